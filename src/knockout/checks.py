@@ -1,0 +1,141 @@
+"""The border: every argument is checked here, once, before any work is done.
+
+An error names the argument, says what came, and what to pass instead.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Sequence
+from typing import NamedTuple, TypeVar
+
+import torch
+from torch import Tensor
+
+DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+Choice = TypeVar("Choice", bound=str)
+
+
+class Candidates(NamedTuple):
+    """Scores that passed the border: what every method starts from."""
+
+    score: Tensor  # (..., n) in the computing dtype; 0 where the candidate takes no part
+    alive: Tensor  # (..., n) bool: takes part
+    poison: Tensor  # (..., 1): 1, or NaN for a row with a NaN or +inf score
+    dtype: torch.dtype  # the dtype to return
+
+
+def candidates(scores: Tensor, mask: Tensor | None) -> Candidates:
+    """Scores and mask, already checked, as candidates: computing dtype, who is alive, which rows are spoiled."""
+    score = scores.to(computing_dtype(scores.dtype))
+    alive = score != -torch.inf
+    if mask is not None:
+        alive = alive & mask
+    score, alive = torch.broadcast_tensors(score, alive)
+    score = torch.where(alive, score, 0.0)
+    sound = score.isfinite().all(dim=-1, keepdim=True)
+    return Candidates(score, alive, torch.where(sound, 1.0, torch.nan).to(score.dtype), scores.dtype)
+
+
+def computing_dtype(dtype: torch.dtype) -> torch.dtype:
+    """Half types are computed in float32."""
+    return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+
+
+def check_scores(scores: Tensor, k: int, mask: Tensor | None) -> int:
+    """Scores (..., n), 1 <= k <= n, mask (..., n) bool or None. Returns k as an int."""
+    _check_floating(scores, "scores")
+    if scores.dim() == 0:
+        raise ValueError("scores must have shape (..., n), a score per candidate; got a tensor without dimensions")
+    n = scores.shape[-1]
+    if isinstance(k, bool) or not hasattr(k, "__index__") or isinstance(k, Tensor):
+        raise TypeError(f"k must be an int, the number of candidates to select; got {k!r} of type {_kind(k)}")
+    k = operator.index(k)
+    if k < 1:
+        raise ValueError(f"k must be at least 1; got {k}")
+    if k > n:
+        raise ValueError(
+            f"k must be at most n, the number of candidates; "
+            f"got k = {k} with scores of shape {tuple(scores.shape)}, n = {n}"
+        )
+    if mask is not None:
+        _check_mask(mask, scores)
+    return k
+
+
+def check_values(values: Tensor, batch: Sequence[int], n: int, device: torch.device) -> None:
+    """Values (..., n, d) on the device of the scores, with batch dimensions that broadcast with theirs."""
+    _check_floating(values, "values")
+    if values.dim() < 2 or values.shape[-2] != n:
+        raise ValueError(
+            f"values must have shape (..., n, d) with n = {n}, the number of scores; got shape {tuple(values.shape)}"
+            + (". For a number per candidate pass values.unsqueeze(-1)" if values.shape[-1:] == (n,) else "")
+        )
+    _check_device(values, "values", device)
+    _check_broadcast(values.shape[:-2], "values", batch)
+
+
+def check_choice(value: Choice, name: str, choices: Sequence[str]) -> Choice:
+    """One of the choices."""
+    if value not in choices:
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}; got {value!r}")
+    return value
+
+
+def check_flag(value: bool, name: str) -> bool:
+    """True or False, and nothing that merely passes for it."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} must be True or False; got {value!r} of type {_kind(value)}")
+    return value
+
+
+def positive_number(value: float, name: str) -> float:
+    """A finite int or float above 0."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"{name} must be a number; got {value!r} of type {_kind(value)}")
+    if not (0 < value < math.inf):
+        raise ValueError(f"{name} must be positive and finite; got {value!r}")
+    return value
+
+
+def _check_mask(mask: Tensor, scores: Tensor) -> None:
+    if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
+        came = f"dtype {mask.dtype}" if isinstance(mask, Tensor) else f"type {_kind(mask)}"
+        raise TypeError(f"mask must be a bool tensor, True for the candidates that take part; got {came}")
+    if mask.dim() == 0 or mask.shape[-1] != scores.shape[-1]:
+        raise ValueError(
+            f"mask must have shape (..., n) with n = {scores.shape[-1]}, as scores; got shape {tuple(mask.shape)}"
+        )
+    _check_device(mask, "mask", scores.device)
+    _check_broadcast(mask.shape[:-1], "mask", scores.shape[:-1])
+
+
+def _check_floating(tensor: Tensor, name: str) -> None:
+    if not isinstance(tensor, Tensor):
+        raise TypeError(f"{name} must be a torch.Tensor; got {_kind(tensor)}")
+    if tensor.dtype not in DTYPES:
+        raise TypeError(
+            f"{name} must be float16, bfloat16, float32 or float64, for a gradient to flow; "
+            f"got {tensor.dtype}. Pass {name}.float()"
+        )
+
+
+def _check_device(tensor: Tensor, name: str, device: torch.device) -> None:
+    if tensor.device != device:
+        raise ValueError(
+            f"{name} must be on the device of scores, {device}; got {tensor.device}. Pass {name}.to({str(device)!r})"
+        )
+
+
+def _check_broadcast(shape: Sequence[int], name: str, batch: Sequence[int]) -> None:
+    for mine, theirs in zip(reversed(shape), reversed(batch), strict=False):
+        if mine != theirs and mine != 1 and theirs != 1:
+            raise ValueError(
+                f"the batch dimensions of {name} must broadcast with those of scores, {tuple(batch)}; "
+                f"got {tuple(shape)}"
+            )
+
+
+def _kind(value: object) -> str:
+    return type(value).__name__

@@ -1,0 +1,114 @@
+"""The operator: ``select`` makes the plan, ``topk`` applies it."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from knockout.boost import Boost, as_boost
+from knockout.checks import candidates, check_choice, check_flag, check_scores, check_values
+from knockout.plan import straight_through
+from knockout.selection import Selection
+from knockout.tournament import tournament
+
+__all__ = ["TopKResult", "select", "topk"]
+
+Order = Literal["score", "position"]
+
+
+class TopKResult(NamedTuple):
+    """The k selected, as ``knockout.topk`` returns them."""
+
+    values: Tensor  # (..., k, d)
+    scores: Tensor  # (..., k)
+    indices: Tensor  # (..., k) int64, each slot's leader; -1 in an empty slot
+    mask: Tensor  # (..., k) bool; False for an empty slot
+
+
+def topk(
+    values: Tensor,
+    scores: Tensor,
+    k: int,
+    boost: float | Boost = 4.0,
+    mask: Tensor | None = None,
+    order: Order = "score",
+    hard: bool = False,
+) -> TopKResult:
+    """Pass on the k best of n vectors, so that gradients reach the scores.
+
+    The hard twin is ``torch.topk`` followed by a gather; its scores learn nothing:
+
+    >>> import torch, knockout
+    >>> values = torch.eye(5)
+    >>> scores = torch.tensor([0.1, 0.9, 0.7, 0.6, 0.2], requires_grad=True)
+    >>> values[torch.topk(scores, 2).indices]
+    tensor([[0., 1., 0., 0., 0.],
+            [0., 0., 1., 0., 0.]])
+    >>> out = knockout.topk(values, scores, k=2, boost=2.0)
+    >>> out.indices
+    tensor([1, 2])
+    >>> out.values.detach()
+    tensor([[0.0000, 1.0000, 0.0000, 0.0000, 0.0000],
+            [0.0000, 0.0000, 0.6400, 0.3600, 0.0000]])
+    >>> out.values[:, 2].sum().backward()  # more of candidate 2, please
+    >>> scores.grad
+    tensor([ 0.0000,  0.0000,  1.3714, -1.3714,  0.0000])
+
+    Args:
+        values: (..., n, d), any floating dtype; its batch dimensions broadcast with those of scores.
+        scores: (..., n), a score per candidate. -inf: takes no part. NaN or +inf: every output of that row is NaN.
+        k: how many to select, 1 <= k <= n.
+        boost: how decisively the better of a pair wins: a number c means ``boost.Relative(c)``. Low is soft and
+        learns from
+            many candidates, high is close to a hard selection.
+        mask: (..., n) bool, False for candidates that take no part, as if they had been deleted.
+        order: of the slots: "score", or "position", by the index of the leader, for sequences.
+        hard: straight-through: the leaders' rows and scores untouched in the forward pass, the soft gradients.
+    """
+    k = check_scores(scores, k, mask)
+    batch = scores.shape[:-1] if mask is None else torch.broadcast_shapes(scores.shape[:-1], mask.shape[:-1])
+    check_values(values, batch, scores.shape[-1], scores.device)
+    selection = select(scores, k, boost=boost, mask=mask, order=order, hard=hard)
+    return TopKResult(selection.apply(values), selection.scores, selection.indices, selection.mask)
+
+
+def select(
+    scores: Tensor,
+    k: int,
+    boost: float | Boost = 4.0,
+    mask: Tensor | None = None,
+    order: Order = "score",
+    hard: bool = False,
+) -> Selection:
+    """The plan alone: who goes to which slot with which weight, to be applied to any number of payloads.
+
+    The hard twin is ``torch.topk(scores, k).indices``:
+
+    >>> import torch, knockout
+    >>> scores = torch.tensor([0.1, 0.9, 0.7, 0.3])
+    >>> torch.topk(scores, 2).indices
+    tensor([1, 2])
+    >>> picked = knockout.select(scores, k=2, boost=2.0)
+    >>> picked.indices
+    tensor([1, 2])
+    >>> picked.weights()
+    tensor([[0.0335, 0.9665, 0.0000, 0.0000],
+            [0.0000, 0.0000, 0.7713, 0.2287]])
+    >>> picked.mass()
+    tensor([0.0335, 0.9665, 0.7713, 0.2287])
+
+    The arguments are those of ``knockout.topk``.
+    """
+    k = check_scores(scores, k, mask)
+    check_choice(order, "order", ("score", "position"))
+    check_flag(hard, "hard")
+    boost = as_boost(boost)
+    entrants = candidates(scores, mask)
+    bracket, score, leader = tournament(entrants, k, boost, by_position=order == "position")
+    if hard:
+        bracket = bracket.hardened()
+        own = entrants.score.gather(-1, leader.clamp(min=0))
+        score = straight_through(own, score)
+    return Selection(bracket, indices=leader, mask=leader >= 0, candidates=entrants, scores=score)

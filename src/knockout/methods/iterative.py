@@ -1,0 +1,108 @@
+"""The iterative relaxation: k softmaxes over all n candidates (Goyal et al. 2017; Algorithm 1 of the paper)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from knockout.checks import candidates, check_flag, check_scores, positive_number
+from knockout.plan import Rows
+from knockout.selection import Selection
+
+
+def iterative(scores: Tensor, k: int, peaked: bool = True, alpha: float = 1.0, mask: Tensor | None = None) -> Selection:
+    """k times: weigh all candidates by their distance from the best one left, then strike that one out.
+
+    With u the best score left at a step, and e_j = exp(-alpha (v_j - u)^2) for the candidates left:
+
+    - ``peaked=True``, as printed in the paper: w_j = e_j / (sum of e over the others than the best one). The
+    denominator leaves
+      the best one out, so the rows do NOT sum to one. With no other left the best one has weight 1.
+    - ``peaked=False``, as run for the paper's figures: w = softmax over all that are left. Rows sum to one.
+
+    Striking out the best one is the same as walking down the sorted scores, so no step waits for the one before:
+    steps are computed together, in chunks. Time O(k n d); memory O(n d) plus a chunk of at most 2**22 weights,
+    backward included.
+
+    The hard twin is ``torch.topk(scores, k).indices``:
+
+    >>> import torch, knockout
+    >>> scores = torch.tensor([0.0, 2.0, 0.5, 1.0])
+    >>> knockout.methods.iterative(scores, k=2, peaked=False).weights()
+    tensor([[0.0123, 0.6704, 0.0707, 0.2466],
+            [0.1714, 0.0000, 0.3628, 0.4658]])
+    >>> knockout.methods.iterative(scores, k=2).weights().sum(-1)
+    tensor([3.0342, 1.8721])
+    """
+    k = check_scores(scores, k, mask)
+    check_flag(peaked, "peaked")
+    positive_number(alpha, "alpha")
+    entrants = candidates(scores, mask)
+    key = torch.where(entrants.alive, entrants.score.detach(), -torch.inf)
+    order = key.sort(dim=-1, descending=True, stable=True).indices
+    step = torch.arange(order.shape[-1], device=order.device).expand(order.shape)
+    rank = torch.empty_like(order).scatter(-1, order, step)
+    leader = order[..., :k]
+    filled = entrants.alive.gather(-1, leader)
+    plan = Steps(
+        score=entrants.score,
+        rank=torch.where(entrants.alive, rank, -1),
+        best=entrants.score.gather(-1, leader),
+        filled=filled,
+        peaked=peaked,
+        alpha=alpha,
+        masked=mask is not None,
+    )
+    return Selection(plan, torch.where(filled, leader, -1), filled, candidates=entrants)
+
+
+@dataclass(frozen=True, eq=False)
+class Steps(Rows):
+    """Step i weighs the candidates whose rank is i or later by their distance from the i-th best score."""
+
+    score: Tensor  # (*batch, n)
+    rank: Tensor  # (*batch, n): the step at which a candidate is the best one left; -1 if it takes no part
+    best: Tensor  # (*batch, k): the score of the best one left at each step
+    filled: Tensor  # (*batch, k): whether anybody is left
+    peaked: bool
+    alpha: float
+    masked: bool  # whether the caller gave a mask, so that values may hold anything at the places it left out
+
+    @property
+    def n(self) -> int:  # type: ignore[override]
+        return self.score.shape[-1]
+
+    @property
+    def k(self) -> int:  # type: ignore[override]
+        return self.best.shape[-1]
+
+    def rows(self, start: int, stop: int) -> Tensor:
+        limits = torch.finfo(self.score.dtype)
+        step = torch.arange(start, stop, device=self.score.device).unsqueeze(-1)
+        rank = self.rank.unsqueeze(-2)
+        # Squares must stay finite, and the lowest number rather than -inf keeps a row with nobody left finite too.
+        farthest = math.sqrt(limits.max / max(self.alpha, 1.0)) / 2
+        distance = (self.best[..., start:stop, None] - self.score.unsqueeze(-2)).clamp(max=farthest)
+        logit = torch.where(rank >= step, -self.alpha * distance.square(), limits.min)
+        weight = self._peaked(logit, rank == step) if self.peaked else torch.softmax(logit, dim=-1)
+        return weight * self.filled[..., start:stop, None]
+
+    def _peaked(self, logit: Tensor, is_best: Tensor) -> Tensor:
+        limits = torch.finfo(logit.dtype)
+        peak = torch.exp(logit)
+        others = torch.where(is_best, 0.0, peak).sum(dim=-1, keepdim=True)
+        alone = (is_best | (logit == limits.min)).all(dim=-1, keepdim=True)
+        # Far-off others make the printed weight of the best one grow without bound; it stops at the largest 1/x there
+        # is.
+        return peak / torch.where(alone, 1.0, others.clamp(min=limits.tiny))
+
+    def apply(self, values: Tensor) -> Tensor:
+        if self.masked:
+            values = torch.where((self.rank >= 0).unsqueeze(-1), values, 0.0)
+        return super().apply(values)
+
+    def _batch_size(self) -> int:
+        return self.score.shape[:-1].numel()

@@ -1,0 +1,133 @@
+"""Plans: who goes to which slot, with which weight. Scores make a plan; a plan takes any values along.
+
+``Bracket``: every candidate ends in at most one slot (the tournament, hard selection). Sparse: n weights in all.
+``Rows``: every slot weighs all candidates (relaxations with one softmax a slot). Computed in chunks, never held whole.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from knockout.gather import blend
+
+
+class Plan(ABC):
+    """What a Selection needs of a plan, all in the computing dtype of the scores."""
+
+    n: int
+
+    @abstractmethod
+    def apply(self, values: Tensor) -> Tensor:
+        """Blended values (*batch, k, d) of values (..., n, d), in the dtype of the values."""
+
+    @abstractmethod
+    def weights(self) -> Tensor:
+        """Dense weights (*batch, k, n)."""
+
+    @abstractmethod
+    def mass(self) -> Tensor:
+        """Total weight of every candidate (*batch, n)."""
+
+    @abstractmethod
+    def total(self, function: Callable[[Tensor], Tensor]) -> Tensor:
+        """The sum over candidates of ``function(weight)``, a number per slot (*batch, k); function(0) must be 0."""
+
+
+@dataclass(frozen=True, eq=False)
+class Bracket(Plan):
+    """Members of every slot, the leader first, and their weights; no candidate is in two slots."""
+
+    member: Tensor  # (*batch, k, m) int64; n stands for nobody
+    weight: Tensor  # (*batch, k, m); exactly 0 for nobody
+    n: int
+    hard: bool = False  # forward as if each leader had all the weight, backward as it is
+
+    def apply(self, values: Tensor) -> Tensor:
+        batch = torch.broadcast_shapes(values.shape[:-2], self.member.shape[:-2])
+        member, weight = (x.expand(*batch, *x.shape[-2:]) for x in (self.member, self.weight))
+        values = values[(None,) * (len(batch) + 2 - values.dim())]
+        return blend(values, weight.to(values.dtype), member, self.hard)
+
+    def hardened(self) -> Bracket:
+        """The same plan, straight-through."""
+        return replace(self, hard=True)
+
+    def weights(self) -> Tensor:
+        blank = self.weight.new_zeros(*self.weight.shape[:-1], self.n + 1)
+        return blank.scatter(-1, self.member, self._shown())[..., :-1]
+
+    def mass(self) -> Tensor:
+        blank = self.weight.new_zeros(*self.weight.shape[:-2], self.n + 1)
+        return blank.scatter(-1, self.member.flatten(-2), self._shown().flatten(-2))[..., :-1]
+
+    def total(self, function: Callable[[Tensor], Tensor]) -> Tensor:
+        return function(self._shown()).sum(dim=-1)
+
+    def _shown(self) -> Tensor:
+        """The weights as a user sees them: all on the leader for a hard selection, with the soft gradient."""
+        if not self.hard:
+            return self.weight
+        leads = torch.zeros_like(self.weight)
+        leads[..., 0] = (self.member[..., 0] < self.n).to(leads.dtype)
+        return straight_through(leads, self.weight)
+
+
+class Rows(Plan):
+    """A plan that can compute the weights of some slots at a time; at most ``CHUNK`` weights exist at once.
+
+    With gradients, the chunks are computed again in the backward pass instead of being kept.
+    """
+
+    CHUNK = 2**22
+
+    k: int
+
+    @abstractmethod
+    def rows(self, start: int, stop: int) -> Tensor:
+        """Weights (*batch, stop - start, n) of the slots from start to stop."""
+
+    def apply(self, values: Tensor) -> Tensor:
+        # Matrix products are what autocast would run in half precision.
+        with torch.autocast(values.device.type, enabled=False):
+            return torch.cat(
+                [self._each(lambda rows: rows.to(values.dtype) @ values, *chunk) for chunk in self._chunks()], dim=-2
+            )
+
+    def weights(self) -> Tensor:
+        return torch.cat([self.rows(*chunk) for chunk in self._chunks()], dim=-2)
+
+    def mass(self) -> Tensor:
+        parts = [self._each(lambda rows: rows.sum(dim=-2), *chunk) for chunk in self._chunks()]
+        return torch.stack(parts).sum(dim=0)
+
+    def total(self, function: Callable[[Tensor], Tensor]) -> Tensor:
+        parts = [self._each(lambda rows: function(rows).sum(dim=-1), *chunk) for chunk in self._chunks()]
+        return torch.cat(parts, dim=-1)
+
+    @abstractmethod
+    def _batch_size(self) -> int:
+        """The number of rows of scores."""
+
+    def _chunks(self) -> Iterator[tuple[int, int]]:
+        step = max(1, self.CHUNK // max(1, self._batch_size() * self.n))
+        return ((start, min(start + step, self.k)) for start in range(0, self.k, step))
+
+    def _each(self, use: Callable[[Tensor], Tensor], start: int, stop: int) -> Tensor:
+        def run() -> Tensor:
+            return use(self.rows(start, stop))
+
+        if not torch.is_grad_enabled() or stop - start == self.k:
+            return run()
+        out: Tensor = checkpoint(run, use_reentrant=False, preserve_rng_state=False)
+        return out
+
+
+def straight_through(shown: Tensor, true: Tensor) -> Tensor:
+    """``shown`` to the last bit in the forward pass, the gradient of ``true`` in the backward pass."""
+    return shown.detach() + (true - true.detach())

@@ -1,0 +1,128 @@
+"""Selection: what was selected, ready to be applied to any number of payloads."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from knockout.checks import Candidates, check_values, computing_dtype
+from knockout.plan import Plan
+
+__all__ = ["Selection"]
+
+
+class Selection:
+    """k slots, each a weighted blend of the n candidates. Made by ``knockout.select`` and ``knockout.methods``.
+
+    ============  =============  ==============================================================================
+    ``scores``    (..., k)       the blended score of each slot, differentiable; 0 in an empty slot
+    ``indices``   (..., k)       int64, the slot's leader: the candidate that won all its pairs; -1 if empty
+    ``mask``      (..., k)       bool, False for an empty slot (fewer than k candidates took part)
+    ============  =============  ==============================================================================
+
+    >>> import torch, knockout
+    >>> picked = knockout.select(torch.tensor([0.1, 2.0, 0.3, 1.5]), k=2)
+    >>> picked
+    Selection(k=2, n=4, batch=(), dtype=torch.float32)
+    >>> picked.indices
+    tensor([1, 3])
+    >>> keys, positions = torch.randn(4, 8), torch.arange(4.0).unsqueeze(-1)
+    >>> picked.apply(keys).shape, (picked @ positions).flatten()
+    (torch.Size([2, 8]), tensor([1., 3.]))
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        indices: Tensor,
+        mask: Tensor,
+        candidates: Candidates,
+        scores: Tensor | None = None,
+    ) -> None:
+        """Without blended ``scores`` (..., k), those of the candidates are blended when asked for, as a payload."""
+        self._plan = plan
+        self._candidates = candidates
+        self._scores = scores
+        self.indices = indices
+        self.mask = mask
+
+    @property
+    def k(self) -> int:
+        """The number of slots."""
+        return self.indices.shape[-1]
+
+    @property
+    def n(self) -> int:
+        """The number of candidates."""
+        return self._plan.n
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """That of the scores, and of the weights."""
+        return self._candidates.dtype
+
+    @property
+    def scores(self) -> Tensor:
+        """Blended scores (..., k), differentiable."""
+        if self._scores is None:
+            self._scores = self._plan.apply(self._candidates.score.unsqueeze(-1)).squeeze(-1)
+        return self._finish(torch.where(self.mask, self._scores, 0.0), self.dtype)
+
+    def apply(self, values: Tensor) -> Tensor:
+        """Blend values (..., n, d) into (..., k, d), in their own dtype; batch dimensions broadcast.
+
+        The hard twin is ``values.gather(-2, indices)``. Rows without weight are not read: NaN in padding does no harm.
+        """
+        check_values(values, self.indices.shape[:-1], self.n, self.indices.device)
+        blended = self._plan.apply(values.to(computing_dtype(values.dtype)))
+        # An empty slot holds zeros, whatever was looked up for it.
+        return self._finish(torch.where(self.mask.unsqueeze(-1), blended, 0.0), values.dtype, matrix=True)
+
+    def __matmul__(self, values: Tensor) -> Tensor:
+        return self.apply(values)
+
+    def weights(self) -> Tensor:
+        """Dense weights (..., k, n): ``weights() @ values`` is ``apply(values)``. Rows sum to 1, of empty slots to 0.
+
+        For looking at a selection; ``apply`` needs far less memory.
+        """
+        return self._finish(self._plan.weights(), self.dtype, matrix=True)
+
+    def mass(self) -> Tensor:
+        """Soft k-hot mask (..., n): how much of each candidate was passed on; sums to the number of filled slots."""
+        return self._finish(self._plan.mass(), self.dtype)
+
+    def support(self) -> Tensor:
+        """How many candidates carry weight in each slot (..., k), int64. 1 where the slot is decided.
+
+        >>> import torch, knockout
+        >>> knockout.select(torch.tensor([5.0, 4.0, 3.9, 0.0]), k=2).support()
+        tensor([1, 2])
+        """
+        return self._plan.total(lambda weight: (weight != 0).to(torch.int64))
+
+    def perplexity(self) -> Tensor:
+        """Effective number of candidates in each slot (..., k): exp of the entropy of its weights; 0 in an empty slot.
+
+        Differentiable: a penalty on its logarithm sharpens a selection, a reward softens it.
+        """
+        total = self._plan.total(lambda weight: weight)
+        entropy = self._plan.total(_entropy)
+        # For weights that sum to S instead of 1: H(w / S) = H(w) / S + log S.
+        total = torch.where(self.mask, total, 1.0)
+        perplexity = torch.exp(entropy / total + torch.log(total))
+        return self._finish(torch.where(self.mask, perplexity, 0.0), self.dtype)
+
+    def _finish(self, out: Tensor, dtype: torch.dtype, matrix: bool = False) -> Tensor:
+        """Spoil the rows with a NaN or +inf score, let all others pass untouched, and return to the user's dtype."""
+        poison = self._candidates.poison.to(out.dtype)
+        return (out * (poison.unsqueeze(-1) if matrix else poison)).to(dtype)
+
+    def __repr__(self) -> str:
+        return f"Selection(k={self.k}, n={self.n}, batch={tuple(self.indices.shape[:-1])}, dtype={self.dtype})"
+
+
+def _entropy(weight: Tensor) -> Tensor:
+    # -w log w, with derivative 0 at w = 0 instead of infinity: a candidate without weight stays without.
+    carried = torch.where(weight != 0, weight, 1.0)
+    return -carried * torch.log(carried)

@@ -1,0 +1,117 @@
+"""The tournament over scores: Algorithm 2 of the paper, in plain PyTorch.
+
+A round ranks the field, lets the i-th best meet the i-th worst, and goes on with the blended scores of the pairs.
+Scores alone decide, so the field holds scores only. When k are left, the rounds are walked backwards: a slot splits
+into the two that met there, round by round, and its weight with it, until its members are the candidates themselves.
+
+Every size is known from n and k: no step waits for a number from the device.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from knockout.boost import Boost
+from knockout.checks import Candidates
+from knockout.plan import Bracket
+
+
+class Field(NamedTuple):
+    """Those still in play, each (..., size). Whoever takes no part fills up the field: score 0, and not real."""
+
+    score: Tensor
+    leader: Tensor
+    real: Tensor
+
+    def take(self, places: Tensor) -> Field:
+        """The field, with whoever is at ``places``, in that order."""
+        return Field(*(each.gather(-1, places) for each in self))
+
+    def ranking(self) -> Tensor:
+        """Places from best to worst: by score, and the lower leader first among equals; those not real last."""
+        key = torch.where(self.real, self.score.detach(), -torch.inf)
+        by_leader = self.leader.argsort(dim=-1)
+        best_first = key.gather(-1, by_leader).sort(dim=-1, descending=True, stable=True).indices
+        return by_leader.gather(-1, best_first)
+
+
+class Fold(NamedTuple):
+    """One round: the share of the better one of every pair, best pair first, and how the pairs rank in the next."""
+
+    share: Tensor
+    ranking: Tensor | None  # None after the last round, whose order is that of the slots
+
+
+class Result(NamedTuple):
+    """What is left after the last round, a number per slot, and how it came about."""
+
+    bracket: Bracket
+    score: Tensor
+    leader: Tensor  # -1 in an empty slot
+
+
+def rounds_of(n: int, k: int) -> int:
+    """The least r with k * 2**r >= n."""
+    rounds = 0
+    while k << rounds < n:
+        rounds += 1
+    return rounds
+
+
+def tournament(candidates: Candidates, k: int, boost: Boost, by_position: bool = False) -> Result:
+    """Play all rounds; slots in the order of the last round, or by the position of their leaders."""
+    n = candidates.score.shape[-1]
+    rounds = rounds_of(n, k)
+    missing = (0, (k << rounds) - n)
+    score, alive = pad(candidates.score, missing), pad(candidates.alive, missing)
+    # The leaders of the first field are in order, so a stable sort alone ranks it.
+    seeds = torch.where(alive, score.detach(), -torch.inf).sort(dim=-1, descending=True, stable=True).indices
+    folds, last = _play(Field(score.gather(-1, seeds), seeds, alive.gather(-1, seeds)), rounds, boost)
+
+    slot = torch.arange(k, device=score.device).expand(last.score.shape)
+    if by_position:
+        slot = torch.where(last.real, last.leader, n).argsort(dim=-1)
+    last = last.take(slot)
+    # All the weight to start with, tied to the scores: even without a round they get a gradient, of 0.
+    place, weight = _unfold(folds, slot, 1.0 + 0.0 * last.score)
+    member = seeds.gather(-1, place)
+    takes_part = alive.gather(-1, member)  # and the others are nobody's members
+    bracket = Bracket(
+        member=torch.where(takes_part, member, n).unflatten(-1, (k, -1)),
+        weight=torch.where(takes_part, weight, 0.0).unflatten(-1, (k, -1)),
+        n=n,
+    )
+    return Result(bracket, last.score, torch.where(last.real, last.leader, -1))
+
+
+def _play(field: Field, rounds: int, boost: Boost) -> tuple[list[Fold], Field]:
+    """From a ranked field of k * 2**rounds to the last k."""
+    scale = boost.start(field.score)
+    folds: list[Fold] = []
+    for left in reversed(range(rounds)):
+        half = field.score.shape[-1] // 2
+        better, worse = field.score[..., :half], field.score[..., half:].flip(-1)
+        # Whoever takes no part ranks last, so a worse one who takes none is a missing opponent.
+        share, scale = boost.share(better, worse, field.real[..., half:].flip(-1), scale)
+        blend = share * better + (1.0 - share) * worse
+        field = Field(blend, field.leader[..., :half], field.real[..., :half])
+        ranking = field.ranking() if left else None
+        if ranking is not None:
+            field = field.take(ranking)
+        folds.append(Fold(share, ranking))
+    return folds, field
+
+
+def _unfold(folds: list[Fold], place: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Walk the rounds backwards: every place of the field becomes the two that met there, the better one first."""
+    for share, ranking in reversed(folds):
+        if ranking is not None:
+            place = ranking.gather(-1, place)
+        better = share.gather(-1, place)
+        weight = torch.stack([weight * better, weight * (1.0 - better)], dim=-1).flatten(-2)
+        place = torch.stack([place, 2 * share.shape[-1] - 1 - place], dim=-1).flatten(-2)
+    return place, weight
