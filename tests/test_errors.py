@@ -1,0 +1,136 @@
+"""Bad input: an error that names the argument, what came and what to pass, before any work is done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import knockout
+from knockout import boost, methods, metrics
+
+V, S = torch.randn(4, 10, 3), torch.randn(4, 10)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "words"),
+    [
+        (lambda: knockout.topk(V, S, 0), ValueError, ["k must be at least 1", "got 0"]),
+        (lambda: knockout.topk(V, S, -3), ValueError, ["k must be at least 1", "got -3"]),
+        (lambda: knockout.topk(V, S, 11), ValueError, ["k must be at most n", "k = 11", "n = 10", "(4, 10)"]),
+        (lambda: knockout.topk(V, S, 2.0), TypeError, ["k must be an int", "2.0", "float"]),
+        (lambda: knockout.topk(V, S, "2"), TypeError, ["k must be an int", "str"]),
+        (lambda: knockout.topk(V, S, True), TypeError, ["k must be an int", "bool"]),
+        (lambda: knockout.topk(V, S, torch.tensor(2)), TypeError, ["k must be an int", "Tensor"]),
+        (lambda: knockout.topk(V, S.long(), 2), TypeError, ["scores must be", "int64", "scores.float()"]),
+        (lambda: knockout.topk(V.long(), S, 2), TypeError, ["values must be", "int64", "values.float()"]),
+        (lambda: knockout.topk(V, S.tolist(), 2), TypeError, ["scores must be a torch.Tensor", "list"]),
+        (lambda: knockout.topk(V.tolist(), S, 2), TypeError, ["values must be a torch.Tensor", "list"]),
+        (lambda: knockout.topk(V, S > 0, 2), TypeError, ["scores must be", "bool"]),
+        (lambda: knockout.topk(V, S.cfloat(), 2), TypeError, ["scores must be", "complex64"]),
+        (lambda: knockout.topk(V, torch.tensor(1.0), 1), ValueError, ["scores must have shape (..., n)"]),
+        (lambda: knockout.topk(V, torch.zeros(4, 0), 1), ValueError, ["k must be at most n", "n = 0"]),
+        (
+            lambda: knockout.topk(V, S[:, :9], 2),
+            ValueError,
+            ["values must have shape (..., n, d)", "n = 9", "(4, 10, 3)"],
+        ),
+        (lambda: knockout.topk(S, S, 2), ValueError, ["values must have shape", "(4, 10)", "values.unsqueeze(-1)"]),
+        (lambda: knockout.topk(V[:3], S, 2), ValueError, ["batch dimensions of values", "(4,)", "(3,)"]),
+        (
+            lambda: knockout.topk(V.to("meta"), S, 2),
+            ValueError,
+            ["values must be on the device of scores", "meta", "cpu"],
+        ),
+        (lambda: knockout.topk(V, S, 2, mask=S), TypeError, ["mask must be a bool tensor", "float32"]),
+        (lambda: knockout.topk(V, S, 2, mask=[True] * 10), TypeError, ["mask must be a bool tensor", "list"]),
+        (lambda: knockout.topk(V, S, 2, mask=S[:, :9] > 0), ValueError, ["mask must have shape", "n = 10", "(4, 9)"]),
+        (lambda: knockout.topk(V, S, 2, mask=S[:3] > 0), ValueError, ["batch dimensions of mask", "(4,)", "(3,)"]),
+        (lambda: knockout.topk(V, S, 2, mask=(S > 0).to("meta")), ValueError, ["mask must be on the device", "meta"]),
+        (
+            lambda: knockout.topk(V, S, 2, order="index"),
+            ValueError,
+            ["order must be one of 'score', 'position'", "'index'"],
+        ),
+        (lambda: knockout.topk(V, S, 2, hard=1), TypeError, ["hard must be True or False", "1"]),
+        (
+            lambda: knockout.topk(V, S, 2, boost="sharp"),
+            TypeError,
+            ["boost must be a number or a knockout.boost", "'sharp'"],
+        ),
+        (lambda: knockout.topk(V, S, 2, boost=None), TypeError, ["boost must be a number or a knockout.boost", "None"]),
+        (
+            lambda: knockout.topk(V, S, 2, boost=boost.Relative),
+            TypeError,
+            ["boost must be a number or a knockout.boost"],
+        ),
+        (lambda: knockout.topk(V, S, 2, boost=0), ValueError, ["Relative: c must be positive and finite", "0"]),
+        (
+            lambda: knockout.topk(V, S, 2, boost=float("nan")),
+            ValueError,
+            ["Relative: c must be positive and finite", "nan"],
+        ),
+        (lambda: boost.Relative(4, unit=0), ValueError, ["Relative: unit must be positive", "0"]),
+        (
+            lambda: boost.Relative(4, unit=float("inf")),
+            ValueError,
+            ["Relative: unit must be positive and finite", "inf"],
+        ),
+        (lambda: boost.Relative(4, alpha=1.2), ValueError, ["Relative: alpha must be 1, 1.5 or 2", "1.2"]),
+        (lambda: boost.Fixed("4"), TypeError, ["Fixed: c must be a number", "str"]),
+        (lambda: boost.Base(1), ValueError, ["Base: b must be above 1", "1"]),
+        (lambda: boost.Power(0.5), ValueError, ["Power: b must be above 1", "0.5"]),
+        (lambda: boost.Power(20, alpha=None), ValueError, ["Power: alpha must be 1, 1.5 or 2", "None"]),
+        (lambda: knockout.select(S, 2).apply(V[:, :9]), ValueError, ["values must have shape", "n = 10"]),
+        (lambda: knockout.select(S, 2) @ V.long(), TypeError, ["values must be", "int64"]),
+        (lambda: methods.hard(S, 0), ValueError, ["k must be at least 1"]),
+        (lambda: methods.iterative(S, 11), ValueError, ["k must be at most n"]),
+        (lambda: methods.iterative(S, 2, alpha=0), ValueError, ["alpha must be positive", "0"]),
+        (lambda: methods.iterative(S, 2, peaked="yes"), TypeError, ["peaked must be True or False", "'yes'"]),
+        (lambda: metrics.nccs(V, V[..., :2]), ValueError, ["true and approx", "(4, 10, 3)", "(4, 10, 2)"]),
+        (lambda: metrics.nccs(V.long(), V), TypeError, ["true must be", "int64"]),
+        (lambda: metrics.nccs(V, V[:, :0]), ValueError, ["approx must have shape", "(4, 0, 3)"]),
+        (
+            lambda: metrics.topk_mass(knockout.select(S, 2), S[:, :5]),
+            ValueError,
+            ["scores must be those selected from"],
+        ),
+    ],
+)
+def test_bad_input(call: Callable[[], Any], error: type[Exception], words: list[str]) -> None:
+    with pytest.raises(error) as caught:
+        call()
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_nothing_is_computed_before_the_checks(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise AssertionError("the tournament was played for bad arguments")
+
+    monkeypatch.setattr(knockout.functional, "tournament", fail)
+    with pytest.raises(ValueError, match="values must have shape"):
+        knockout.topk(V[:, :9], S, 2)
+    with pytest.raises(ValueError, match="order must be"):
+        knockout.topk(V, S, 2, order="index")
+
+
+@pytest.mark.parametrize("shape", [(0, 10, 3), (4, 10, 0), (0, 10, 0), (2, 0, 10, 3)])
+@pytest.mark.parametrize("hard", [False, True])
+def test_empty_batches_and_empty_vectors(shape: tuple[int, ...], hard: bool) -> None:
+    values, scores = torch.randn(*shape, requires_grad=True), torch.randn(*shape[:-1], requires_grad=True)
+    out = knockout.topk(values, scores, 3, hard=hard)
+    assert out.values.shape == (*shape[:-2], 3, shape[-1])
+    assert out.scores.shape == out.indices.shape == out.mask.shape == (*shape[:-2], 3)
+    gradients = torch.autograd.grad(out.values.sum(), (values, scores))
+    assert [gradient.shape for gradient in gradients] == [values.shape, scores.shape]
+    for method in (methods.hard(scores, 3), methods.iterative(scores, 3)):
+        assert method.apply(values).shape == out.values.shape
+        assert method.weights().shape == (*shape[:-2], 3, 10)
+
+
+def test_an_integer_like_k_will_do() -> None:
+    np = pytest.importorskip("numpy")
+    assert knockout.topk(V, S, np.int64(3)).values.shape == (4, 3, 3)
