@@ -22,8 +22,6 @@ from knockout.checks import positive_number
 
 __all__ = ["Base", "Boost", "Fixed", "Power", "Relative"]
 
-ALPHAS = (1.0, 1.5, 2.0)
-
 
 class Boost(ABC):
     """The common part of the four boosts; ``knockout.select`` takes any of them.
@@ -36,7 +34,7 @@ class Boost(ABC):
     def _check(self, **numbers: float) -> None:
         for name, number in numbers.items():
             positive_number(number, f"{type(self).__name__}: {name}")
-        if self.alpha not in ALPHAS:
+        if self.alpha not in (1.0, 1.5, 2.0):
             raise ValueError(
                 f"{type(self).__name__}: alpha must be 1, 1.5 or 2, the pair weights with a closed form; "
                 f"got {self.alpha!r}"

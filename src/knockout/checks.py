@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple, TypeVar
 
 import torch
@@ -41,6 +42,13 @@ def candidates(scores: Tensor, mask: Tensor | None) -> Candidates:
 def computing_dtype(dtype: torch.dtype) -> torch.dtype:
     """Half types are computed in float32."""
     return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+
+
+def full_precision(device: torch.device) -> AbstractContextManager[object]:
+    """For matrix products, which autocast would run in half precision."""
+    if torch.amp.is_autocast_available(device.type):
+        return torch.autocast(device.type, enabled=False)
+    return nullcontext()
 
 
 def check_scores(scores: Tensor, k: int, mask: Tensor | None) -> int:

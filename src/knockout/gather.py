@@ -86,13 +86,13 @@ class _Spread(Function):
         # is in no slot gets the row of zeros below the gradients of all slots.
         place = member.clamp(max=n).flatten(-2)
         slot = torch.arange(k, device=member.device).repeat_interleave(m) + _offsets(batch, k, member.device)
-        slot = torch.full((*batch, n + 1), batch.numel() * k, device=member.device).scatter(-1, place, slot)
+        slot = torch.full((*batch, n + 1), math.prod(batch) * k, device=member.device).scatter(-1, place, slot)
         share = weight.new_zeros(*batch, n + 1).scatter(-1, place, weight.flatten(-2))
         table = pad(_table(grad), (0, 0, 0, 1))
         # A row that several batch entries share gets the sum of their parts: they go last, and are summed as a bag.
         shared = [dim for dim, size in enumerate(shape[:-2]) if size == 1]
         last = list(range(-len(shared), 0))
-        bags = (*shape[:-1], math.prod(batch[dim] for dim in shared))
+        bags = (*shape[:-1], math.prod([batch[dim] for dim in shared]))
         share, slot = (x[..., :n].movedim(shared, last).reshape(bags) for x in (share, slot))
         return _bags(table, share, slot)
 
@@ -125,7 +125,7 @@ class _Match(Function):
         if table.numel() == 0 or rows.numel() == 0:
             return values.new_zeros(rows.shape)
         size = rows.shape[-1]
-        bag = torch.arange(rows.shape[:-1].numel(), device=rows.device)
+        bag = torch.arange(math.prod(rows.shape[:-1]), device=rows.device)
         # What autograd itself calls for the weights of an embedding_bag; the last argument is its mode, a sum.
         dots = torch.ops.aten._embedding_bag_per_sample_weights_backward(
             _table(grad), table, rows.flatten(), bag * size, bag.repeat_interleave(size), 0
@@ -158,7 +158,7 @@ def _lift(tensor: Tensor, dim: int | None, size: int) -> Tensor:
 
 def _offsets(batch: torch.Size, step: int, device: torch.device) -> Tensor:
     """0, step, 2 step, ... (*batch, 1): where the rows of each batch entry start in a flat table."""
-    return (torch.arange(batch.numel(), device=device) * step).reshape(*batch, 1)
+    return (torch.arange(math.prod(batch), device=device) * step).reshape(*batch, 1)
 
 
 def _rows(member: Tensor, values: Tensor) -> Tensor:
@@ -170,7 +170,7 @@ def _rows(member: Tensor, values: Tensor) -> Tensor:
 
 def _table(values: Tensor) -> Tensor:
     """(..., d) as contiguous rows (rows, d)."""
-    return values.reshape(values.shape[:-1].numel(), values.shape[-1]).contiguous()
+    return values.reshape(math.prod(values.shape[:-1]), values.shape[-1]).contiguous()
 
 
 def _bags(table: Tensor, weight: Tensor, rows: Tensor) -> Tensor:
@@ -178,6 +178,6 @@ def _bags(table: Tensor, weight: Tensor, rows: Tensor) -> Tensor:
     shape = (*rows.shape[:-1], table.shape[-1])
     if table.numel() == 0 or rows.numel() == 0:
         return table.new_zeros(shape)
-    bags = (rows.shape[:-1].numel(), rows.shape[-1])
+    bags = (math.prod(rows.shape[:-1]), rows.shape[-1])
     weight = weight.reshape(bags).contiguous()
     return embedding_bag(rows.reshape(bags), table, mode="sum", per_sample_weights=weight).reshape(shape)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from knockout.checks import full_precision
 from knockout.methods.hard import hard
 from knockout.selection import Selection
 
@@ -38,10 +41,10 @@ def nccs(true: Tensor, approx: Tensor) -> Tensor:
         raise ValueError(
             f"true and approx must have rows of one length d; got {tuple(true.shape)} and {tuple(approx.shape)}"
         )
-    with torch.autocast(true.device.type, enabled=False):
+    with full_precision(true.device):
         rows, columns = (normalize(x.to(torch.promote_types(x.dtype, torch.float32)), dim=-1) for x in (true, approx))
         # A chunk of rows at a time: k x k cosines of a large k would not fit.
-        step = max(1, CHUNK // max(1, columns.shape[:-1].numel()))
+        step = max(1, CHUNK // max(1, math.prod(columns.shape[:-1])))
         best = [(chunk @ columns.mT).amax(dim=-1) for chunk in rows.split(step, dim=-2)]
         return torch.cat(best, dim=-1).mean(dim=-1)
 

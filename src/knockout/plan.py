@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from knockout.checks import full_precision
 from knockout.gather import blend
 
 
@@ -93,8 +94,7 @@ class Rows(Plan):
         """Weights (*batch, stop - start, n) of the slots from start to stop."""
 
     def apply(self, values: Tensor) -> Tensor:
-        # Matrix products are what autocast would run in half precision.
-        with torch.autocast(values.device.type, enabled=False):
+        with full_precision(values.device):
             return torch.cat(
                 [self._each(lambda rows: rows.to(values.dtype) @ values, *chunk) for chunk in self._chunks()], dim=-2
             )

@@ -105,4 +105,4 @@ class Steps(Rows):
         return super().apply(values)
 
     def _batch_size(self) -> int:
-        return self.score.shape[:-1].numel()
+        return math.prod(self.score.shape[:-1])

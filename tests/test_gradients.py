@@ -1,0 +1,110 @@
+"""Gradients are the true derivatives with the pairing held fixed, to second order, through values and scores."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+from torch.autograd import gradcheck, gradgradcheck
+
+import knockout
+from knockout.boost import Boost, Fixed, Relative
+from tests.cases import BOOSTS, randn, separated
+
+SHAPES = [(1, 1), (4, 4), (5, 3), (12, 1), (17, 4)]
+
+
+def inputs(n: int, *, scale: float = 1.0) -> tuple[Tensor, Tensor]:
+    return randn(2, n, 3).requires_grad_(), (separated(2, n, seed=n) * scale).requires_grad_()
+
+
+@pytest.mark.parametrize("boost", BOOSTS, ids=str)
+@pytest.mark.parametrize(("n", "k"), SHAPES)
+def test_gradcheck_through_values_and_scores(n: int, k: int, boost: Boost) -> None:
+    def operator(values: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
+        return knockout.topk(values, scores, k, boost)[:2]
+
+    assert gradcheck(operator, inputs(n))
+    assert gradgradcheck(operator, inputs(n))
+
+
+@pytest.mark.parametrize("boost", [Relative(1), Fixed(2, alpha=1)], ids=str)
+def test_gradcheck_with_mask_position_and_broadcast_values(boost: Boost) -> None:
+    mask = torch.rand(2, 17, generator=torch.Generator().manual_seed(1)) > 0.3
+    values, scores = randn(17, 3).requires_grad_(), separated(2, 17).requires_grad_()
+
+    def operator(values: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
+        return knockout.topk(values, scores, 4, boost, mask=mask, order="position")[:2]
+
+    assert gradcheck(operator, (values, scores))
+    assert gradgradcheck(operator, (values, scores))
+
+
+@pytest.mark.parametrize("view", ["weights", "mass", "perplexity", "scores"])
+def test_gradcheck_through_what_a_selection_shows(view: str) -> None:
+    def show(scores: Tensor) -> Tensor:
+        selection = knockout.select(scores, 3, Relative(0.7, alpha=1))
+        return selection.scores if view == "scores" else getattr(selection, view)()  # type: ignore[no-any-return]
+
+    assert gradcheck(show, (separated(2, 10).requires_grad_(),))
+    assert gradgradcheck(show, (separated(2, 10).requires_grad_(),))
+
+
+def test_the_mean_gap_is_differentiated() -> None:
+    # Two pairs far above the unit: every score moves the scale, and with it the share of the other pair.
+    scores = torch.tensor([9.0, 6.0, 4.0, 0.0], dtype=torch.float64, requires_grad=True)
+    share = knockout.select(scores, 2, Relative(1, unit=1e-3)).weights()[1, 1]
+    (gradient,) = torch.autograd.grad(share, scores)
+    assert (gradient != 0).all()
+    assert gradient.sum().abs() < 1e-12  # shifting all scores changes nothing
+    assert (gradient * scores).sum().abs() < 1e-12  # neither does scaling them
+
+
+def test_a_decided_loser_gets_nothing_forward_or_backward() -> None:
+    scores = torch.tensor([9.0, 5.0, 4.9, 0.0], requires_grad=True)
+    values = torch.randn(4, 2, requires_grad=True)
+    out = knockout.topk(values, scores, 2, Fixed(4, alpha=1.5))
+    out.values.square().sum().backward()
+    assert values.grad is not None
+    assert scores.grad is not None
+    assert values.grad[3].tolist() == [0.0, 0.0]
+    assert (scores.grad[[0, 3]] == 0).all()
+    assert (scores.grad[[1, 2]] != 0).all()
+
+
+def test_gradients_stay_bounded_at_nearly_constant_scores() -> None:
+    # Dividing by the bare mean gap would blow them up by 1 / gap.
+    for spread in (1e-3, 1e-6, 0.0):
+        scores = (randn(8, 256, dtype=torch.float32) * spread).requires_grad_()
+        out = knockout.topk(randn(8, 256, 16, dtype=torch.float32), scores, 8)
+        (gradient,) = torch.autograd.grad(out.values.square().sum(), scores)
+        assert gradient.isfinite().all()
+        assert gradient.norm() < 1e3
+
+
+def test_without_a_round_scores_still_have_a_gradient_of_zero() -> None:
+    scores = torch.randn(3, requires_grad=True)
+    knockout.topk(torch.randn(3, 2), scores, 3).values.sum().backward()
+    assert scores.grad is not None
+    assert not scores.grad.any()
+
+
+def test_only_wanted_gradients_are_computed() -> None:
+    values, scores = randn(10, 2), separated(10)
+    assert torch.autograd.grad(knockout.topk(values.requires_grad_(), scores, 2).values.sum(), values)[0].any()
+    assert not knockout.topk(values.detach(), scores, 2).values.requires_grad
+
+
+def test_learning_moves_weight_to_what_helps() -> None:
+    # Three of 32 candidates carry the answer; a selection that starts blind must find them through its gradient alone.
+    torch.manual_seed(0)
+    values = torch.nn.functional.pad(torch.randn(32, 4) * 0.1, (0, 1))
+    values[[3, 11, 26], 4] = 1.0
+    scores = torch.zeros(32, requires_grad=True)
+    optimiser = torch.optim.Adam([scores], lr=0.05)
+    for _ in range(150):
+        loss = -knockout.topk(values, scores, 3, 1.0).values[..., 4].sum()
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+    assert sorted(torch.topk(scores, 3).indices.tolist()) == [3, 11, 26]
