@@ -37,8 +37,8 @@ reproduce: $(READY) ## the paper's quality beside ours
 
 bench: $(READY) ## benchmarks: figures only, no assertions
 	$(BIN)/python -m pytest -q tests/test_operator.py
-	$(BIN)/python benchmarks/gather.py
-	$(BIN)/python benchmarks/operator.py
+	$(BIN)/python -m benchmarks.gather
+	$(BIN)/python -m benchmarks.rounds
 
 pictures: $(READY) ## draw the README's picture again
 	$(BIN)/python docs/images/draw.py

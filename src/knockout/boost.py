@@ -14,9 +14,11 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import Function
 
 from knockout.checks import positive_number
 
@@ -89,7 +91,7 @@ class Relative(Boost):
         pairs = paired.sum(dim=-1, keepdim=True)
         narrowed = torch.maximum(_mean(gap, pairs), scale / 2)
         scale = torch.where(pairs > 0, narrowed, scale)
-        return self.c * (gap / _spread(scale, gap.shape[-1])), scale
+        return self.c * _measure(gap, scale), scale
 
 
 @dataclass(frozen=True)
@@ -180,19 +182,38 @@ def _gap(better: Tensor, worse: Tensor, paired: Tensor) -> Tensor:
 
 
 def _mean(gap: Tensor, pairs: Tensor) -> Tensor:
-    """Mean gap (..., 1) of the round, added up in a fixed tree: the same bits for any threads, layout and batch.
-
-    Halves are averaged, not summed, so that it cannot overflow.
-    """
-    size = 1 << (gap.shape[-1] - 1).bit_length()
-    mean = torch.nn.functional.pad(gap, (0, size - gap.shape[-1]))
-    while mean.shape[-1] > 1:
-        mean = mean.unflatten(-1, (2, -1)).sum(dim=-2) / 2
-    return mean * (size / pairs.clamp(min=1).to(gap.dtype))
+    """Mean gap (..., 1) of the round; scaled down before it is added up, so that it cannot overflow."""
+    size = gap.shape[-1]
+    return _tree_sum(gap / size) * (size / pairs.clamp(min=1).to(gap.dtype))
 
 
-def _spread(scale: Tensor, size: int) -> Tensor:
-    """(..., 1) to (..., size) by doubling, so that the gradient too is added up in a fixed tree."""
-    while scale.shape[-1] < size:
-        scale = scale.unsqueeze(-2).expand(*scale.shape[:-1], 2, scale.shape[-1]).flatten(-2)
-    return scale[..., :size]
+def _tree_sum(x: Tensor) -> Tensor:
+    """Sum (..., 1) over the last dimension in a fixed tree: the same bits for any threads, memory layout and batch."""
+    size = 1 << (x.shape[-1] - 1).bit_length()
+    x = torch.nn.functional.pad(x, (0, size - x.shape[-1]))
+    while x.shape[-1] > 1:
+        x = x.unflatten(-1, (2, -1)).sum(dim=-2)
+    return x
+
+
+def _measure(gap: Tensor, scale: Tensor) -> Tensor:
+    return _Measure.apply(gap, scale)  # type: ignore[no-any-return, no-untyped-call]
+
+
+class _Measure(Function):
+    """gap (..., pairs) / scale (..., 1), with a gradient of the scale that is added up in a fixed tree."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(gap: Tensor, scale: Tensor) -> Tensor:
+        return gap / scale
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
+        gap, scale = ctx.saved_tensors
+        return _measure(grad, scale), -_tree_sum(_measure(grad, scale) * _measure(gap, scale))

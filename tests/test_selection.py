@@ -1,0 +1,107 @@
+"""Selection: one plan, any number of payloads, and what it shows."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import knockout
+from knockout.boost import Boost, Fixed, Relative
+from tests.cases import BOOSTS, boosts, randn, same_bits, score, separated
+
+
+@given(st.data(), boosts)
+@settings(max_examples=100, deadline=None)
+def test_weights_and_mass_add_up(data: st.DataObject, boost: Boost) -> None:
+    scores = torch.tensor(data.draw(st.lists(score, min_size=1, max_size=50)), dtype=torch.float64)
+    n = len(scores)
+    k = data.draw(st.integers(1, n))
+    mask = torch.tensor(data.draw(st.lists(st.booleans(), min_size=n, max_size=n)))
+    selection = knockout.select(scores, k, boost, mask=mask)
+    weights, filled = selection.weights(), min(k, int(mask.sum()))
+    assert weights.shape == (k, n)
+    assert ((weights >= 0) & (weights <= 1)).all()
+    torch.testing.assert_close(weights.sum(-1), selection.mask.double())
+    assert selection.mask.sum() == filled
+    torch.testing.assert_close(selection.mass(), weights.sum(-2))
+    assert (selection.mass()[~mask] == 0).all()
+    assert torch.equal(selection.support(), (weights != 0).sum(-1))
+    assert ((weights != 0).sum(-2) <= 1).all()  # nobody is in two slots
+    torch.testing.assert_close(selection.scores, weights @ scores)
+    assert (weights[selection.mask].gather(-1, selection.indices[selection.mask].unsqueeze(-1)) > 0).all()
+
+
+@pytest.mark.parametrize("boost", BOOSTS, ids=str)
+def test_topk_is_select_followed_by_apply(boost: Boost) -> None:
+    scores, values = randn(2, 3, 40), randn(2, 3, 40, 5)
+    out, selection = knockout.topk(values, scores, 6, boost), knockout.select(scores, 6, boost)
+    same_bits(out.values, selection.apply(values))
+    same_bits(out.values, selection @ values)
+    same_bits(out.scores, selection.scores)
+    torch.testing.assert_close(out.values, selection.weights() @ values)
+    assert isinstance(out, tuple)
+    assert [*out._fields] == ["values", "scores", "indices", "mask"]
+
+
+def test_one_plan_serves_many_payloads_of_any_width_and_dtype() -> None:
+    selection = knockout.select(separated(2, 30), 4)
+    positions = torch.arange(30.0).unsqueeze(-1)
+    for payload in (randn(2, 30, 8), randn(2, 30, 1).bfloat16(), positions, randn(5, 1, 30, 2).float()):
+        out = selection.apply(payload)
+        assert out.dtype == payload.dtype
+        assert out.shape == (*payload.shape[:-2], 4, payload.shape[-1])[-4:] or out.shape[-2:] == (4, payload.shape[-1])
+        torch.testing.assert_close(
+            out.double(),
+            selection.weights() @ payload.double(),
+            rtol=1e-2 if payload.dtype == torch.bfloat16 else 1e-5,
+            atol=1e-2,
+        )
+
+
+def test_gradients_of_several_payloads_add_up() -> None:
+    scores = separated(30).requires_grad_()
+    keys, values = randn(30, 3), randn(30, 5, seed=1)
+    selection = knockout.select(scores, 4, 1.0)
+    (both,) = torch.autograd.grad(selection.apply(keys).sum() + selection.apply(values).square().sum(), scores)
+    one = torch.autograd.grad(knockout.topk(keys, scores, 4, 1.0).values.sum(), scores)[0]
+    other = torch.autograd.grad(knockout.topk(values, scores, 4, 1.0).values.square().sum(), scores)[0]
+    torch.testing.assert_close(both, one + other)
+
+
+def test_perplexity_counts_candidates() -> None:
+    even = knockout.select(torch.zeros(16), 2)
+    torch.testing.assert_close(even.perplexity(), torch.tensor([8.0, 8.0]))
+    decided = knockout.select(torch.tensor([9.0, 8.0, 0.0, 0.0]), 2)
+    assert decided.perplexity().tolist() == [1.0, 1.0]
+    pair = knockout.select(torch.tensor([1.0, 0.0], dtype=torch.float64), 1, Fixed(0.5, alpha=2))
+    assert pair.perplexity().item() == pytest.approx(math.exp(-0.75 * math.log(0.75) - 0.25 * math.log(0.25)))
+    empty = knockout.select(torch.tensor([1.0, -torch.inf]), 2)
+    assert empty.perplexity().tolist() == [1.0, 0.0]
+    assert empty.support().tolist() == [1, 0]
+
+
+def test_a_soft_slot_has_many_members_and_a_sharp_one_few() -> None:
+    scores = torch.rand(4, 1024, generator=torch.Generator().manual_seed(0))
+    support = [knockout.select(scores, 8, c).support().float().mean().item() for c in (0.1, 1, 4, 16, 1e4)]
+    assert support == sorted(support, reverse=True)
+    assert support[0] == 128
+    assert support[2] < 6  # the default: a handful of rows per slot, whatever n is
+    assert support[-1] == 1
+
+
+def test_repr_and_sizes() -> None:
+    selection = knockout.select(torch.randn(2, 3, 10), 4)
+    assert (selection.k, selection.n) == (4, 10)
+    assert repr(selection) == "Selection(k=4, n=10, batch=(2, 3), dtype=torch.float32)"
+
+
+def test_the_public_names() -> None:
+    assert sorted(knockout.__all__) == ["Selection", "boost", "methods", "metrics", "select", "topk"]
+    assert sorted(knockout.methods.__all__) == ["hard", "iterative"]
+    assert repr(Relative(4)) == "Relative(c=4, unit=1.0, alpha=1.5)"
+    assert Relative(4) == Relative(4.0)
+    assert hash(Fixed(3)) == hash(Fixed(3))
