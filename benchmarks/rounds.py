@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import torch
 from torch import Tensor
 
@@ -28,6 +31,11 @@ def round_by_round(values: Tensor, scores: Tensor, k: int, boost: Boost) -> Tens
     return values
 
 
+def backward(run: Callable[[], Tensor]) -> None:
+    """Forward, and backward to whatever wants a gradient."""
+    run().sum().backward()
+
+
 def main() -> None:
     """Check that both agree, then time them, forward, and forward with backward."""
     rows = []
@@ -51,7 +59,7 @@ def main() -> None:
         runs = {"hard twin": hard, "knockout.topk": soft, "round by round": rounds}
         with torch.inference_mode():
             forward = medians(runs)
-        both = medians({name: (lambda run=run: run().sum().backward()) for name, run in runs.items()})
+        both = medians({name: partial(backward, run) for name, run in runs.items()})
         print(f"batch {batch}, n = {n}, k = {k}, d = {d}")
         for name in runs:
             print(

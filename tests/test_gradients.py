@@ -25,7 +25,20 @@ def test_gradcheck_through_values_and_scores(n: int, k: int, boost: Boost) -> No
         return knockout.topk(values, scores, k, boost)[:2]
 
     assert gradcheck(operator, inputs(n))
-    assert gradgradcheck(operator, inputs(n))
+
+
+@pytest.mark.parametrize("boost", BOOSTS, ids=str)
+@pytest.mark.parametrize("hard", [False, True])
+def test_gradgradcheck_through_values_and_scores(boost: Boost, hard: bool) -> None:
+    # The gradients of a straight-through selection are the soft ones; so are theirs.
+    def gradients(values: Tensor, scores: Tensor) -> tuple[Tensor, ...]:
+        out = knockout.topk(values, scores, 2, boost, hard=hard)
+        up = randn(2, 2, 3, seed=5)
+        return torch.autograd.grad((out.values, out.scores), (values, scores), (up, up[..., 0]), create_graph=True)
+
+    assert gradcheck(gradients, inputs(9))
+    if not hard:
+        assert gradgradcheck(lambda v, s: knockout.topk(v, s, 2, boost)[:2], inputs(9))
 
 
 @pytest.mark.parametrize("boost", [Relative(1), Fixed(2, alpha=1)], ids=str)
@@ -44,7 +57,7 @@ def test_gradcheck_with_mask_position_and_broadcast_values(boost: Boost) -> None
 def test_gradcheck_through_what_a_selection_shows(view: str) -> None:
     def show(scores: Tensor) -> Tensor:
         selection = knockout.select(scores, 3, Relative(0.7, alpha=1))
-        return selection.scores if view == "scores" else getattr(selection, view)()  # type: ignore[no-any-return]
+        return selection.scores if view == "scores" else getattr(selection, view)()
 
     assert gradcheck(show, (separated(2, 10).requires_grad_(),))
     assert gradgradcheck(show, (separated(2, 10).requires_grad_(),))

@@ -93,7 +93,7 @@ def test_iterative_memory_is_bounded() -> None:
             return out
 
     values, scores = torch.randn(4, 8192, 2, requires_grad=True), torch.randn(4, 8192, requires_grad=True)
-    with Watch():
+    with Watch():  # type: ignore[no-untyped-call]
         out = knockout.methods.iterative(scores, 512).apply(values)
         out.sum().backward()
     assert max(seen) <= Rows.CHUNK < 4 * 512 * 8192

@@ -169,11 +169,12 @@ def test_jacobians_and_hessians_through_torch_func() -> None:
 def test_autocast_changes_no_bit(dtype: torch.dtype) -> None:
     values, scores = inputs(3, 50)
     mask = torch.rand(3, 50, generator=torch.Generator().manual_seed(0)) > 0.2
-    for make in (
+    makes: list[Callable[[], knockout.Selection]] = [
         lambda: knockout.select(scores, 5, mask=mask),
         lambda: knockout.methods.iterative(scores, 5, mask=mask),
         lambda: knockout.methods.hard(scores, 5, mask=mask),
-    ):
+    ]
+    for make in makes:
         plain = make()
         with torch.autocast("cpu", dtype=dtype):
             cast = make()
@@ -187,8 +188,8 @@ def test_autocast_changes_no_bit(dtype: torch.dtype) -> None:
 def test_inference_mode_and_no_grad() -> None:
     values, scores = inputs(3, 50)
     expected = knockout.topk(values, scores, 5)
-    for context in (torch.inference_mode(), torch.no_grad()):
-        with context:
+    for inference in (True, False):
+        with torch.inference_mode(inference), torch.no_grad():
             out = knockout.topk(values, scores, 5)
             assert not out.values.requires_grad
             same_bits(out.values, expected.values)

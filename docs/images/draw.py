@@ -1,0 +1,78 @@
+"""Draws the README's picture: what a selection looks like, and what the boost does to its quality."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import torch
+from matplotlib.axes import Axes
+
+import knockout
+from knockout.eval.grid import quality
+from knockout.eval.published import published
+from knockout.tournament import rounds_of
+
+INK, BLUE, ORANGE, GREY = "#1b1b2f", "#1f5fbf", "#d9622b", "#8a8f98"
+
+
+def weights(axes: list[Axes]) -> None:
+    """24 candidates, 4 slots, three boosts."""
+    scores = torch.rand(24, generator=torch.Generator().manual_seed(3))
+    axes[0].bar(range(24), scores, color=GREY, width=0.8)
+    best = torch.topk(scores, 4).indices
+    axes[0].bar(best, scores[best], color=BLUE, width=0.8)
+    axes[0].set_ylabel("score", rotation=0, ha="right", va="center")
+    axes[0].set_title("24 candidates, 4 slots: the weight of each candidate in each slot", loc="left")
+    for axis, boost in zip(axes[1:], (0.5, 4, 16), strict=True):
+        picked = knockout.select(scores, 4, boost, order="position")
+        axis.imshow(picked.weights(), cmap="Blues", vmin=0, vmax=1, aspect="auto")
+        axis.set_ylabel(f"boost {boost}", rotation=0, ha="right", va="center")
+        axis.set_xticks([x - 0.5 for x in range(24)], minor=True)
+        axis.set_yticks([y - 0.5 for y in range(4)], minor=True)
+        axis.grid(which="minor", color="white", linewidth=1)
+        axis.tick_params(which="minor", length=0)
+    for axis in axes:
+        axis.set_xlim(-0.5, 23.5)
+        axis.set_xticks([])
+        axis.set_yticks([])
+        for side in ("top", "right", "left"):
+            axis.spines[side].set_visible(False)
+    axes[-1].set_xlabel("candidates")
+
+
+def rounds(axis: Axes) -> None:
+    """nCCS at k = 2 over n: published, and ours."""
+    theirs, k = published(), 2
+    sizes = [2**i for i in range(4, 15)]
+    ours = {n: quality(n, k, count=8) for n in sizes}
+    x = [rounds_of(n, k) for n in sizes]
+    lines = [
+        ("here, Relative(16)", [ours[n]["Relative(16)"].mean for n in sizes], BLUE, "-", "s"),
+        ("here, Relative(4), the default", [ours[n]["Relative(4)"].mean for n in sizes], BLUE, "-", "o"),
+        ("published: halving, Power(20)", [theirs["halving", n, k].nccs for n in sizes], ORANGE, "--", "^"),
+        ("published: iterative softmax", [theirs["iterative", n, k].nccs for n in sizes], GREY, ":", "x"),
+    ]
+    for label, y, colour, style, marker in lines:
+        axis.plot(x, y, style, color=colour, marker=marker, markersize=5, label=label)
+    axis.set_ylim(0, 1.03)
+    axis.set_xticks(x, [f"{rounds_of(n, k)}\n{n}" if i % 2 == 0 else "" for i, n in enumerate(sizes)])
+    axis.set_xlabel("rounds, and n, at k = 2")
+    axis.set_title("nCCS: likeness to the true top k", loc="left")
+    axis.legend(frameon=False, loc=(0.03, 0.36))
+    for side in ("top", "right"):
+        axis.spines[side].set_visible(False)
+
+
+def main() -> None:
+    """Draw and save."""
+    plt.rcParams.update({"font.size": 9, "text.color": INK, "axes.labelcolor": INK, "axes.titlesize": 10})
+    figure = plt.figure(figsize=(10, 3.6), layout="constrained")
+    left, right = figure.subfigures(1, 2, width_ratios=[1.15, 1])
+    weights(list(left.subplots(4, 1, height_ratios=[1.2, 1, 1, 1])))
+    rounds(right.subplots())
+    figure.savefig(Path(__file__).parent / "knockout.png", dpi=160)
+
+
+if __name__ == "__main__":
+    main()
