@@ -7,9 +7,9 @@ from sybil.parsers.markdown import PythonCodeBlockParser
 from sybil.parsers.rest import DocTestParser
 
 pytest_collect_file = (
-    Sybil(parsers=[DocTestParser(optionflags=ELLIPSIS)], patterns=["src/**/*.py"])
+    Sybil(parsers=[DocTestParser(optionflags=ELLIPSIS)], patterns=["src/knockout/*.py", "src/knockout/*/*.py"])
     + Sybil(
         parsers=[PythonCodeBlockParser(doctest_optionflags=ELLIPSIS | NORMALIZE_WHITESPACE)],
-        patterns=["README.md", "docs/**/*.md"],
+        patterns=["README.md", "docs/*.md"],
     )
 ).pytest()
