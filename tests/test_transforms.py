@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -226,9 +226,35 @@ def test_tensors_without_numbers_do_catch_a_wait() -> None:
         _ = scores + torch.arange(3)
 
 
-def test_a_selection_survives_threads_and_processes(tmp_path: Any) -> None:
+@pytest.mark.parametrize("hard", [False, True])
+def test_a_selection_can_be_returned_from_vmap_and_compile(hard: bool) -> None:
+    values, scores = inputs(4, 30)
+    makes: list[Callable[[Tensor], knockout.Selection]] = [
+        lambda s: knockout.select(s, 5, hard=hard),
+        lambda s: knockout.methods.iterative(s, 5),
+        lambda s: knockout.methods.hard(s, 5),
+    ]
+    for make in makes:
+        expected = make(scores)
+        torch._dynamo.reset()
+        for selection in (torch.vmap(make)(scores), torch.compile(make, backend="aot_eager", fullgraph=True)(scores)):
+            assert repr(selection) == repr(expected)
+            same_bits(selection.apply(values), expected.apply(values))
+            same_bits(selection.scores, expected.scores)
+            same_bits(selection.weights(), expected.weights())
+
+
+def test_scores_asked_for_without_gradient_have_one_later() -> None:
+    scores = separated(10).requires_grad_()
+    for selection in (knockout.select(scores, 3), knockout.methods.iterative(scores, 3)):
+        with torch.no_grad():
+            assert not knockout.select(scores, 3).scores.requires_grad
+            _ = selection.scores
+        assert torch.autograd.grad(selection.scores.sum(), scores)[0].any()
+
+
+def test_a_selection_can_be_saved(tmp_path: Path) -> None:
     values, scores = inputs(2, 40)
     expected = knockout.topk(values, scores, 4).values.detach()
-    path = os.fspath(tmp_path / "selection.pt")
-    torch.save(knockout.select(scores.detach(), 4), path)
-    same_bits(torch.load(path, weights_only=False).apply(values.detach()), expected)
+    torch.save(knockout.select(scores.detach(), 4), tmp_path / "selection.pt")
+    same_bits(torch.load(tmp_path / "selection.pt", weights_only=False).apply(values.detach()), expected)

@@ -14,8 +14,8 @@ so the derivatives of each are the other two, to any order.
 A member without weight is nobody: its row is not read, its gradients are 0, whatever the rows hold. Where a place has
 to name a row all the same, it names the slot's leader, whose row is at hand.
 
-All three run on ``embedding_bag``, which gathers, weighs and adds in one pass on every device (10 to 20 times faster
-here than gather + multiply + sum, or than scatter_add; see benchmarks/gather.py), but has no second derivative.
+All three run on ``embedding_bag``, which gathers, weighs and adds in one pass on every device: ten times faster than
+gather + multiply + sum, or than scatter_add, at n = 16384 (benchmarks/gather.py). But it has no second derivative.
 """
 
 from __future__ import annotations

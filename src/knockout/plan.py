@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -18,6 +19,7 @@ from knockout.checks import full_precision
 from knockout.gather import blend
 
 
+@dataclass(frozen=True, eq=False)
 class Plan(ABC):
     """What a Selection needs of a plan, all in the computing dtype of the scores."""
 
@@ -46,7 +48,6 @@ class Bracket(Plan):
 
     member: Tensor  # (*batch, k, m) int64; n stands for nobody
     weight: Tensor  # (*batch, k, m); exactly 0 for nobody
-    n: int
     hard: bool = False  # forward as if each leader had all the weight, backward as it is
 
     def apply(self, values: Tensor) -> Tensor:
@@ -79,13 +80,14 @@ class Bracket(Plan):
         return straight_through(leads, self.weight)
 
 
+@dataclass(frozen=True, eq=False)
 class Rows(Plan):
     """A plan that can compute the weights of some slots at a time; at most ``CHUNK`` weights exist at once.
 
     With gradients, the chunks are computed again in the backward pass instead of being kept.
     """
 
-    CHUNK = 2**22
+    CHUNK: ClassVar[int] = 2**22
 
     k: int
 

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import fields
+from typing import Any
+
 import torch
 from torch import Tensor
+from torch.utils._pytree import register_pytree_node
 
 from knockout.checks import Candidates, check_values, computing_dtype
 from knockout.plan import Plan
@@ -64,9 +69,10 @@ class Selection:
     @property
     def scores(self) -> Tensor:
         """Blended scores (..., k), differentiable."""
-        if self._scores is None:
-            self._scores = self._plan.apply(self._candidates.score.unsqueeze(-1)).squeeze(-1)
-        return self._finish(torch.where(self.mask, self._scores, 0.0), self.dtype)
+        scores = self._scores
+        if scores is None:
+            scores = self._plan.apply(self._candidates.score.unsqueeze(-1)).squeeze(-1)
+        return self._finish(torch.where(self.mask, scores, 0.0), self.dtype)
 
     def apply(self, values: Tensor) -> Tensor:
         """Blend values (..., n, d) into (..., k, d), in their own dtype; batch dimensions broadcast.
@@ -126,3 +132,28 @@ def _entropy(weight: Tensor) -> Tensor:
     # -w log w, with derivative 0 at w = 0 instead of infinity: a candidate without weight stays without.
     carried = torch.where(weight != 0, weight, 1.0)
     return -carried * torch.log(carried)
+
+
+def _flatten(selection: Selection) -> tuple[list[Tensor], Any]:
+    """The tensors of a selection, and how to put it together again: so that vmap and export can return one."""
+    # Told apart by their annotations, not by what they hold: vmap also flattens selections of dimensions.
+    plan = {
+        field.name: (getattr(selection._plan, field.name), field.type == "Tensor") for field in fields(selection._plan)
+    }
+    tensors = {name: part for name, (part, is_tensor) in plan.items() if is_tensor}
+    settings = {name: part for name, (part, is_tensor) in plan.items() if not is_tensor}
+    *candidates, dtype = selection._candidates
+    scores = [] if selection._scores is None else [selection._scores]
+    leaves = [*tensors.values(), *candidates, selection.indices, selection.mask, *scores]
+    return leaves, (type(selection._plan), tuple(tensors), tuple(settings.items()), dtype)
+
+
+def _unflatten(leaves: Iterable[Any], context: Any) -> Selection:
+    kind, names, settings, dtype = context
+    parts = iter(leaves)
+    plan = kind(**{name: next(parts) for name in names}, **dict(settings))
+    candidates = Candidates(next(parts), next(parts), next(parts), dtype)
+    return Selection(plan, next(parts), next(parts), candidates, next(parts, None))
+
+
+register_pytree_node(Selection, _flatten, _unflatten, serialized_type_name="knockout.Selection")

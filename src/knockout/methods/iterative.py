@@ -48,6 +48,8 @@ def iterative(scores: Tensor, k: int, peaked: bool = True, alpha: float = 1.0, m
     leader = order[..., :k]
     filled = entrants.alive.gather(-1, leader)
     plan = Steps(
+        n=scores.shape[-1],
+        k=k,
         score=entrants.score,
         rank=torch.where(entrants.alive, rank, -1),
         best=entrants.score.gather(-1, leader),
@@ -70,14 +72,6 @@ class Steps(Rows):
     peaked: bool
     alpha: float
     masked: bool  # whether the caller gave a mask, so that values may hold anything at the places it left out
-
-    @property
-    def n(self) -> int:  # type: ignore[override]
-        return self.score.shape[-1]
-
-    @property
-    def k(self) -> int:  # type: ignore[override]
-        return self.best.shape[-1]
 
     def rows(self, start: int, stop: int) -> Tensor:
         limits = torch.finfo(self.score.dtype)
