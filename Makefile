@@ -17,11 +17,14 @@ $(READY): pyproject.toml constraints.txt
 
 install: $(READY) ## the library, editable, with all tools, in .venv
 
+# A worker a core, each with one thread: most tests are too small to keep two threads busy.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q --numprocesses auto
+
 test: $(READY) ## all tests but the slow ones
-	$(BIN)/python -m pytest -q
+	$(PYTEST)
 
 test-slow: $(READY) ## the tests of the whole published grid
-	$(BIN)/python -m pytest -q -m slow
+	$(PYTEST) -m slow
 
 lint: $(READY) ## formatting, lint, types
 	$(BIN)/ruff format --check .
