@@ -38,7 +38,7 @@ format: $(READY) ## mend what lint can mend
 reproduce: $(READY) ## the paper's quality beside ours
 	$(BIN)/python -m knockout.eval.reproduce
 
-bench: $(READY) ## benchmarks: figures only, no assertions
+bench: $(READY) ## benchmarks, once the operator's tests have passed
 	$(BIN)/python -m pytest -q tests/test_operator.py
 	$(BIN)/python -m benchmarks.gather
 	$(BIN)/python -m benchmarks.rounds

@@ -24,7 +24,7 @@ def round_by_round(values: Tensor, scores: Tensor, k: int, boost: Boost) -> Tens
         values = values.gather(1, order.unsqueeze(-1).expand_as(values))
         half = scores.shape[-1] // 2
         better, worse = scores[:, :half], scores[:, half:].flip(-1)
-        share, scale = boost.share(better, worse, torch.ones_like(better, dtype=torch.bool), scale)
+        share, scale = boost.share(better, better - worse, torch.ones_like(better, dtype=torch.bool), scale)
         scores = share * better + (1 - share) * worse
         share = share.unsqueeze(-1)
         values = share * values[:, :half] + (1 - share) * values[:, half:].flip(1)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from knockout.boost import Base, Boost, Fixed, Power, Relative
 
@@ -42,6 +45,19 @@ def separated(*shape: int, seed: int = 0) -> Tensor:
 
 def randn(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
+
+
+class Watch(TorchDispatchMode):
+    """Notes every tensor that is made."""
+
+    def __init__(self, seen: list[Tensor]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.seen = seen
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        self.seen.extend(x for x in (out if isinstance(out, (tuple, list)) else (out,)) if isinstance(x, Tensor))
+        return out
 
 
 def same_bits(one: Tensor, other: Tensor) -> None:

@@ -79,7 +79,7 @@ V, S = torch.randn(4, 10, 3), torch.randn(4, 10)
             ["Relative: unit must be positive and finite", "inf"],
         ),
         (lambda: boost.Relative(4, alpha=1.2), ValueError, ["Relative: alpha must be 1, 1.5 or 2", "1.2"]),
-        (lambda: boost.Fixed("4"), TypeError, ["Fixed: c must be a number", "str"]),
+        (lambda: boost.Fixed("4"), TypeError, ["Fixed: c must be an int or a float", "str"]),
         (lambda: boost.Base(1), ValueError, ["Base: b must be above 1", "1"]),
         (lambda: boost.Power(0.5), ValueError, ["Power: b must be above 1", "0.5"]),
         (lambda: boost.Power(20, alpha=None), ValueError, ["Power: alpha must be 1, 1.5 or 2", "None"]),
@@ -97,6 +97,25 @@ V, S = torch.randn(4, 10, 3), torch.randn(4, 10)
             ValueError,
             ["scores must be those selected from"],
         ),
+        (lambda: knockout.topk(S[0], S[0], 2), ValueError, ["values must have shape", "(10,)", "values.unsqueeze(-1)"]),
+        (lambda: knockout.topk(V, S, 2, mask=torch.tensor(True)), ValueError, ["mask must have shape", "n = 10", "()"]),
+        (lambda: knockout.topk(V, S, 2, boost=True), TypeError, ["boost must be a number", "True"]),
+        (lambda: boost.Fixed(True), TypeError, ["Fixed: c must be an int or a float", "bool"]),
+        (lambda: knockout.select(S, 2).apply(V[:3]), ValueError, ["batch dimensions of values", "(4,)", "(3,)"]),
+        (lambda: knockout.select(S, 2).apply(V.to("meta")), ValueError, ["values must be on the device", "meta"]),
+        (
+            lambda: knockout.topk(V, S.to(torch.float8_e4m3fn), 2),
+            TypeError,
+            ["scores must be float16", "float8_e4m3fn"],
+        ),
+        (lambda: metrics.nccs(V[0, 0], V[0, 0]), ValueError, ["true must have shape", "(3,)"]),
+        (lambda: boost.Fixed(10**400), ValueError, ["Fixed: c must be positive and finite"]),
+        (lambda: boost.Relative(4, alpha=True), ValueError, ["alpha must be 1, 1.5 or 2", "True"]),
+        (lambda: boost.Relative(4, alpha=torch.tensor(1.5)), ValueError, ["alpha must be 1, 1.5 or 2", "tensor"]),
+        (lambda: knockout.topk(V, S.to_sparse(), 2), TypeError, ["scores must be a dense tensor", "scores.to_dense()"]),
+        (lambda: metrics.nccs(V, V[:3]), ValueError, ["batch dimensions of approx", "true, (4,)", "(3,)"]),
+        (lambda: metrics.topk_mass(S, S), TypeError, ["selection must be a knockout.Selection", "Tensor"]),
+        (lambda: metrics.topk_mass(knockout.select(S, 2), S[:3]), ValueError, ["the selection, (4,)", "(3,)"]),
     ],
 )
 def test_bad_input(call: Callable[[], Any], error: type[Exception], words: list[str]) -> None:
@@ -133,4 +152,27 @@ def test_empty_batches_and_empty_vectors(shape: tuple[int, ...], hard: bool) -> 
 
 def test_an_integer_like_k_will_do() -> None:
     np = pytest.importorskip("numpy")
-    assert knockout.topk(V, S, np.int64(3)).values.shape == (4, 3, 3)
+    assert knockout.topk(V, S, np.int64(3), boost=np.float32(2)).values.shape == (4, 3, 3)
+
+
+def test_the_hint_to_unsqueeze_is_given_only_where_it_helps() -> None:
+    with pytest.raises(ValueError, match="values must have shape") as caught:
+        knockout.topk(V[:, :9], S, 2)
+    assert "unsqueeze" not in str(caught.value)
+
+
+def test_nothing_is_computed_before_the_batch_of_the_mask_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise AssertionError("the tournament was played for bad arguments")
+
+    monkeypatch.setattr(knockout.functional, "tournament", fail)
+    with pytest.raises(ValueError, match=r"batch dimensions of values must broadcast .*\(4,\); got \(3,\)"):
+        knockout.topk(V[:3], S[0], 2, mask=S > 0)
+
+
+def test_k_may_be_anything_that_counts() -> None:
+    class Three:
+        def __index__(self) -> int:
+            return 3
+
+    assert knockout.topk(V, S, Three()).values.shape == (4, 3, 3)

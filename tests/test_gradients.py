@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
 import knockout
-from knockout.boost import Boost, Fixed, Relative
+from knockout.boost import Boost, Fixed, Power, Relative
 from tests.cases import BOOSTS, randn, separated
 
 SHAPES = [(1, 1), (4, 4), (5, 3), (12, 1), (17, 4)]
@@ -102,12 +102,6 @@ def test_without_a_round_scores_still_have_a_gradient_of_zero() -> None:
     assert not scores.grad.any()
 
 
-def test_only_wanted_gradients_are_computed() -> None:
-    values, scores = randn(10, 2), separated(10)
-    assert torch.autograd.grad(knockout.topk(values.requires_grad_(), scores, 2).values.sum(), values)[0].any()
-    assert not knockout.topk(values.detach(), scores, 2).values.requires_grad
-
-
 def test_learning_moves_weight_to_what_helps() -> None:
     # Three of 32 candidates carry the answer; a selection that starts blind must find them through its gradient alone.
     torch.manual_seed(0)
@@ -121,3 +115,61 @@ def test_learning_moves_weight_to_what_helps() -> None:
         loss.backward()
         optimiser.step()
     assert sorted(torch.topk(scores, 3).indices.tolist()) == [3, 11, 26]
+
+
+def test_gradients_nobody_asked_for_are_not_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise AssertionError("a gradient that nobody asked for")
+
+    values, scores = randn(10, 2).requires_grad_(), separated(10).requires_grad_()
+    with monkeypatch.context() as patched:
+        patched.setattr(knockout.gather, "_match", fail)
+        out = knockout.topk(values, scores.detach(), 2, 1.0).values
+        assert torch.autograd.grad(out.sum(), values)[0].any()
+    with monkeypatch.context() as patched:
+        patched.setattr(knockout.gather, "_spread", fail)
+        out = knockout.topk(values.detach(), scores, 2, 1.0).values
+        assert torch.autograd.grad(out.square().sum(), scores)[0].any()
+
+
+def test_a_gradient_of_nan_reaches_its_own_members_only() -> None:
+    scores, values = separated(2, 8), randn(2, 8, 2).requires_grad_()
+    mask = torch.arange(8) < 6
+    out = knockout.topk(values, scores, 2, mask=mask).values
+    up = torch.ones_like(out)
+    up[0, 0] = float("nan")
+    (gradient,) = torch.autograd.grad(out, values, up)
+    assert (gradient[:, 6:] == 0).all()
+    assert gradient[1].isfinite().all()
+    assert gradient[0].isnan().any()
+
+
+@pytest.mark.parametrize(
+    ("boost", "scores"),
+    [
+        (Relative(4), [1.0, 0.50003]),
+        (Fixed(100), [0.18, 0.0]),
+        (Power(20), [4.0, 3.99996]),
+        (Fixed(1, alpha=2), [2.0, 1.0]),
+    ],
+    ids=str,
+)
+def test_a_share_that_rounds_to_one_is_decided_for_both_sides(boost: Boost, scores: list[float]) -> None:
+    # The loser's part of the gradient is gone with its weight; the winner's must go too, or what is left is wrong.
+    for offset in (0.0, 1e4):
+        given = torch.tensor(scores, requires_grad=True)
+        values = torch.tensor([[103.0], [107.0]]) + offset
+        selection = knockout.select(given, 1, boost)
+        assert selection.weights().tolist() == [[1.0, 0.0]]
+        for out in (selection.apply(values), selection.weights() @ values):
+            assert torch.autograd.grad(out.sum(), given, retain_graph=True)[0].tolist() == [0.0, 0.0]
+
+
+def test_vectorized_jacobians() -> None:
+    values, scores = randn(9, 2), separated(9)
+
+    def pooled(scores: Tensor) -> Tensor:
+        return knockout.topk(values, scores, 2, 1.0).values
+
+    jacobians = [torch.autograd.functional.jacobian(pooled, scores, vectorize=fast) for fast in (True, False)]
+    torch.testing.assert_close(jacobians[0], jacobians[1])

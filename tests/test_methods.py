@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -11,7 +13,7 @@ from torch.autograd import gradcheck, gradgradcheck
 import knockout
 from knockout.plan import Rows
 from tests import oracle
-from tests.cases import DTYPES, randn, same_bits, score, separated
+from tests.cases import DTYPES, Watch, randn, same_bits, score, separated
 
 INF, NAN = float("inf"), float("nan")
 
@@ -82,21 +84,12 @@ def test_chunks_change_nothing_but_memory(peaked: bool, monkeypatch: pytest.Monk
 
 def test_iterative_memory_is_bounded() -> None:
     # The whole weight matrix would be 4 x 512 x 8192; forward and backward must do with chunks of it.
-    seen: list[int] = []
-
-    class Watch(torch.utils._python_dispatch.TorchDispatchMode):
-        def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
-            out = func(*args, **(kwargs or {}))
-            seen.extend(
-                x.numel() for x in (out if isinstance(out, (tuple, list)) else (out,)) if isinstance(x, torch.Tensor)
-            )
-            return out
-
+    seen: list[torch.Tensor] = []
     values, scores = torch.randn(4, 8192, 2, requires_grad=True), torch.randn(4, 8192, requires_grad=True)
-    with Watch():  # type: ignore[no-untyped-call]
+    with Watch(seen):
         out = knockout.methods.iterative(scores, 512).apply(values)
         out.sum().backward()
-    assert max(seen) <= Rows.CHUNK < 4 * 512 * 8192
+    assert max(x.numel() for x in seen) <= Rows.CHUNK < 4 * 512 * 8192
 
 
 @pytest.mark.parametrize("method", [knockout.methods.hard, knockout.methods.iterative])
@@ -153,3 +146,82 @@ def test_hard_is_torch_topk() -> None:
     (one,) = torch.autograd.grad(selection.apply(values), values, up)
     (other,) = torch.autograd.grad(values.gather(1, index), values, up)
     same_bits(one, other)
+
+
+def test_no_chunk_of_weights_is_kept_for_the_backward_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Rows, "CHUNK", 8 * 256)
+    values, scores = torch.randn(256, 2, requires_grad=True), torch.randn(256, requires_grad=True)
+    kept: list[int] = []
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        kept.append(tensor.numel())
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        selection = knockout.methods.iterative(scores, 64)
+        shown = selection.apply(values), selection.mass(), selection.perplexity()
+    assert sum(kept) < 64 * 256
+    torch.autograd.grad(torch.stack([x.sum() for x in shown]).sum(), (values, scores))
+
+
+def test_memory_of_perplexity_and_support_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Rows, "CHUNK", 4096)
+    seen: list[torch.Tensor] = []
+
+    scores = torch.randn(4, 256, requires_grad=True)
+    for view in ("perplexity", "support", "mass"):
+        with Watch(seen):
+            shown = getattr(knockout.methods.iterative(scores, 32), view)()
+            if shown.requires_grad:
+                shown.sum().backward()
+    assert max(x.numel() for x in seen) <= Rows.CHUNK < 4 * 32 * 256
+
+
+@pytest.mark.parametrize("method", [knockout.methods.hard, knockout.methods.iterative])
+@pytest.mark.parametrize("values_dtype", DTYPES)
+@pytest.mark.parametrize("scores_dtype", DTYPES)
+def test_the_other_methods_keep_each_dtype(method: Any, scores_dtype: torch.dtype, values_dtype: torch.dtype) -> None:
+    scores, values = separated(2, 30).to(scores_dtype), randn(2, 30, 3).to(values_dtype)
+    selection = method(scores, 4)
+    assert selection.apply(values).dtype == values_dtype
+    assert selection.scores.dtype == selection.weights().dtype == selection.mass().dtype == scores_dtype
+
+
+@pytest.mark.parametrize("peaked", [True, False])
+def test_iterative_is_finite_for_large_scores_and_any_alpha(peaked: bool) -> None:
+    for alpha in (1e-30, 100.0, 1e30):
+        scores = (torch.tensor([1.0, -1.0, 0.5, 0.5, 3.0]) * 1e30).requires_grad_()
+        weights = knockout.methods.iterative(scores, 5, peaked, alpha).weights()
+        assert weights.isfinite().all()
+        (gradient,) = torch.autograd.grad(weights.clamp(max=1).sum(), scores)
+        assert not gradient.isnan().any()
+
+
+@pytest.mark.parametrize("peaked", [True, False])
+def test_iterative_is_finite_where_a_distance_passes_the_largest_number(peaked: bool) -> None:
+    scores = torch.tensor([3e38, -3e38, 0.0], requires_grad=True)
+    weights = knockout.methods.iterative(scores, 3, peaked).weights()
+    assert weights.isfinite().all()
+    (gradient,) = torch.autograd.grad(weights.clamp(max=1).sum(), scores)
+    assert gradient.isfinite().all()
+
+
+def test_iterative_takes_the_lower_index_among_equals() -> None:
+    scores = torch.tensor([0.0, 1.0]).repeat(150)
+    expected = [*range(1, 300, 2), *range(0, 300, 2)]
+    assert knockout.methods.iterative(scores, 300).indices.tolist() == expected
+    assert knockout.select(scores, 300).indices.tolist() == expected
+
+
+def test_torch_func_works_beyond_one_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
+    scores = separated(20)
+    expected = torch.func.grad(lambda x: knockout.methods.iterative(x, 8).scores.square().sum())(scores)
+    monkeypatch.setattr(Rows, "CHUNK", 40)
+    found = torch.func.grad(lambda x: knockout.methods.iterative(x, 8).scores.square().sum())(scores)
+    torch.testing.assert_close(found, expected)
+
+
+def test_hard_keeps_the_sign_of_zero() -> None:
+    values, scores = torch.tensor([[-0.0, 1.0], [1.0, 2.0]]), torch.tensor([2.0, 1.0])
+    out = knockout.methods.hard(scores, 1).apply(values)
+    assert torch.equal(out.view(torch.int32), values[:1].view(torch.int32))

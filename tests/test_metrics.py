@@ -5,7 +5,7 @@ import torch
 
 import knockout
 from knockout import metrics
-from tests.cases import randn, separated
+from tests.cases import Watch, randn, separated
 
 
 def test_nccs_by_hand() -> None:
@@ -38,3 +38,38 @@ def test_topk_mass() -> None:
     torch.testing.assert_close(soft, knockout.select(scores, 5, 2.0).mass().gather(-1, top).sum(-1) / 5)
     few = torch.tensor([3.0, 1.0, -torch.inf, -torch.inf])
     assert metrics.topk_mass(knockout.select(few, 3), few).item() == pytest.approx(1.0)
+
+
+def test_nccs_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics, "CHUNK", 1024)
+    seen: list[torch.Tensor] = []
+
+    with Watch(seen):
+        metrics.nccs(torch.randn(4, 64, 2), torch.randn(4, 64, 2))
+    assert max(x.numel() for x in seen) <= 1024 < 4 * 64 * 64
+
+
+def test_topk_mass_with_a_mask_and_with_nobody() -> None:
+    scores = separated(3, 40)
+    mask = torch.arange(40) % 3 != 0
+    selection = knockout.select(scores, 5, mask=mask)
+    top = torch.topk(scores.masked_fill(~mask, -torch.inf), 5).indices
+    torch.testing.assert_close(metrics.topk_mass(selection, scores, mask), selection.mass().gather(-1, top).sum(-1) / 5)
+    nobody = torch.full((4,), -torch.inf)
+    assert metrics.topk_mass(knockout.select(nobody, 2), nobody).item() == 0.0
+
+
+def test_nccs_of_rows_of_any_size_dtype_and_batch() -> None:
+    for size in (1e30, 1e-30):
+        rows = (torch.eye(3) + 0.1) * size
+        assert metrics.nccs(rows, rows).item() == pytest.approx(1.0)
+    assert metrics.nccs(randn(2, 3, 4).float(), randn(2, 3, 4)).dtype == torch.float64
+    assert metrics.nccs(randn(3, 4), randn(2, 3, 4)).shape == (2,)
+
+
+def test_topk_mass_is_a_share_and_knows_that_equals_are_equal() -> None:
+    scores = randn(20) * 4
+    assert 0 < metrics.topk_mass(knockout.methods.iterative(scores, 3), scores) <= 1  # rows that do not sum to one
+    tied = torch.zeros(64)
+    for k in (1, 2, 3, 8):
+        assert metrics.topk_mass(knockout.select(tied, k, hard=True), tied).item() == 1.0

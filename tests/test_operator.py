@@ -148,3 +148,17 @@ def test_a_sharp_boost_is_the_hard_selection() -> None:
     assert torch.equal(out.indices, top.indices)
     assert torch.equal(out.scores, top.values)
     assert torch.equal(out.values, values.gather(1, top.indices.unsqueeze(-1).expand(-1, -1, 3)))
+
+
+def test_topk_and_select_share_their_defaults() -> None:
+    scores, values = randn(3, 40), randn(3, 40, 2)
+    assert torch.equal(knockout.topk(values, scores, 4).values, knockout.select(scores, 4, Relative(4)).apply(values))
+
+
+def test_power_decides_by_the_smallest_gap_where_its_height_is_capped() -> None:
+    # 20^13 * ln 20 * 2^-49 is above 400: one unit in the last place decides the pair.
+    top = torch.tensor(13.0, dtype=torch.float64)
+    scores = torch.stack([torch.nextafter(top, torch.tensor(0.0, dtype=torch.float64)), top])
+    assert knockout.select(scores, 1, Power(20)).weights().tolist() == [[0.0, 1.0]]
+    share = knockout.select(torch.tensor([4.0, 3.99999], dtype=torch.float64), 1, Power(20)).weights()[0, 0]
+    assert share.item() == pytest.approx(1 / (1 + math.exp(20**3.99999 - 20**4)))

@@ -53,13 +53,24 @@ def test_one_plan_serves_many_payloads_of_any_width_and_dtype() -> None:
     for payload in (randn(2, 30, 8), randn(2, 30, 1).bfloat16(), positions, randn(5, 1, 30, 2).float()):
         out = selection.apply(payload)
         assert out.dtype == payload.dtype
-        assert out.shape == (*payload.shape[:-2], 4, payload.shape[-1])[-4:] or out.shape[-2:] == (4, payload.shape[-1])
-        torch.testing.assert_close(
-            out.double(),
-            selection.weights() @ payload.double(),
-            rtol=1e-2 if payload.dtype == torch.bfloat16 else 1e-5,
-            atol=1e-2,
-        )
+        assert out.shape == (*torch.broadcast_shapes(payload.shape[:-2], (2,)), 4, payload.shape[-1])
+        tolerance = 1e-2 if payload.dtype == torch.bfloat16 else 1e-5
+        torch.testing.assert_close(out.double(), selection.weights() @ payload.double(), rtol=tolerance, atol=tolerance)
+
+
+def test_perplexity_of_a_masked_selection_is_that_of_a_deleted_one_to_the_last_bit() -> None:
+    for seed in range(20):
+        scores = randn(33, seed=seed, dtype=torch.float32)
+        mask = torch.rand(33, generator=torch.Generator().manual_seed(seed)) > 0.3
+        masked, deleted = knockout.select(scores, 4, 0.5, mask=mask), knockout.select(scores[mask], 4, 0.5)
+        same_bits(masked.perplexity(), deleted.perplexity())
+
+
+def test_peaked_perplexity_of_far_apart_scores() -> None:
+    scores = torch.tensor([11.0, 1.0, 0.9, 0.0], requires_grad=True)
+    perplexity = knockout.methods.iterative(scores, 2).perplexity()
+    assert perplexity[0].item() == pytest.approx(1.0)
+    assert torch.autograd.grad(perplexity.sum(), scores)[0].isfinite().all()
 
 
 def test_gradients_of_several_payloads_add_up() -> None:
@@ -105,3 +116,32 @@ def test_the_public_names() -> None:
     assert repr(Relative(4)) == "Relative(c=4, unit=1.0, alpha=1.5)"
     assert Relative(4) == Relative(4.0)
     assert hash(Fixed(3)) == hash(Fixed(3))
+
+
+def test_perplexity_has_a_finite_gradient_at_empty_slots_and_decided_pairs() -> None:
+    scores = torch.tensor(
+        [[9.0, 1.0, 0.9, 0.0], [1.0, -torch.inf, 0.5, -torch.inf], [-torch.inf] * 4], requires_grad=True
+    )
+    for k in (2, 3):
+        for selection in (
+            knockout.select(scores, k, Fixed(1, alpha=1.5)),
+            knockout.methods.iterative(scores, k, peaked=False),
+        ):
+            (gradient,) = torch.autograd.grad(selection.perplexity().sum(), scores)
+            assert gradient.isfinite().all()
+            assert gradient[0].any()
+            assert not gradient[2].any()
+
+
+def test_perplexity_of_rows_that_do_not_sum_to_one() -> None:
+    selection = knockout.methods.iterative(separated(10), 4)  # peaked
+    weights = selection.weights()
+    assert (weights.sum(-1) > 1.1).all()
+    shares = weights / weights.sum(-1, keepdim=True)
+    torch.testing.assert_close(selection.perplexity(), torch.exp(torch.special.entr(shares).sum(-1)))
+
+
+def test_support_counts_the_smallest_weight() -> None:
+    selection = knockout.select(torch.tensor([16.0, 0.0]), 1, Fixed(1))
+    assert 0 < selection.weights()[0, 1] < 1e-6
+    assert selection.support().tolist() == [2]

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from knockout.checks import positive_number
+from knockout.tree import tree_sum
 
 __all__ = ["Base", "Boost", "Fixed", "Power", "Relative"]
 
@@ -36,7 +38,11 @@ class Boost(ABC):
     def _check(self, **numbers: float) -> None:
         for name, number in numbers.items():
             positive_number(number, f"{type(self).__name__}: {name}")
-        if self.alpha not in (1.0, 1.5, 2.0):
+        if (
+            not isinstance(self.alpha, (int, float))
+            or isinstance(self.alpha, bool)
+            or self.alpha not in (1.0, 1.5, 2.0)
+        ):
             raise ValueError(
                 f"{type(self).__name__}: alpha must be 1, 1.5 or 2, the pair weights with a closed form; "
                 f"got {self.alpha!r}"
@@ -52,24 +58,28 @@ class Boost(ABC):
         return scores.new_ones(()).expand(*scores.shape[:-1], 1)
 
     @abstractmethod
-    def logit(self, better: Tensor, worse: Tensor, paired: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
+    def logit(self, better: Tensor, gap: Tensor, paired: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
         """Logits (..., pairs) of one round, and the scale (..., 1) that the next round starts from.
 
-        ``paired`` marks the pairs of two real candidates; the others' logits are never looked at, but must be finite.
+        ``gap`` is what the better one is ahead of the worse one, and ``paired`` marks the pairs of two real candidates;
+        the gap of the others is 0 and their logit is never looked at.
         """
 
-    def share(self, better: Tensor, worse: Tensor, paired: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
+    def share(self, better: Tensor, gap: Tensor, paired: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
         """The share of the better candidate of every pair, 1 where it has no opponent, and the next scale."""
-        logit, scale = self.logit(better, worse, paired, scale)
-        return torch.where(paired, _entmax_of_two(logit, self.alpha), 1.0), scale
+        logit, scale = self.logit(better, gap, paired, scale)
+        share = _entmax_of_two(logit, self.alpha)
+        # Once the share has reached 1, the pair is decided: a constant, for the winner as for the loser, who is not
+        # even looked at any more. (Not `share < 1`: a NaN must stay.)
+        return torch.where(paired & ~(share >= 1), share, 1.0), scale
 
 
 @dataclass(frozen=True)
 class Relative(Boost):
     """``t = c * (a - b) / s``: gaps in units of the round's own mean gap ``s``, so c means the same at every scale.
 
-    The scale at most halves from round to round, starting from ``unit``, the difference in scores that counts as one:
-    scores that hardly differ stay soft instead of having their noise blown up.
+    At every scale from ``unit`` on, that is, the difference in scores that counts as one: ``s`` starts from it and at
+    most halves from round to round, so that scores that hardly differ stay soft instead of having their noise blown up.
 
     >>> import knockout
     >>> knockout.boost.Relative(4)
@@ -84,14 +94,14 @@ class Relative(Boost):
         self._check(c=self.c, unit=self.unit)
 
     def start(self, scores: Tensor) -> Tensor:
-        return super().start(scores) * (2.0 * self.unit)
+        return super().start(scores) * (2.0 * max(self.unit, torch.finfo(scores.dtype).tiny))
 
-    def logit(self, better: Tensor, worse: Tensor, paired: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
-        gap = _gap(better, worse, paired)
+    def logit(self, better: Tensor, gap: Tensor, paired: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
+        limits = torch.finfo(gap.dtype)
         pairs = paired.sum(dim=-1, keepdim=True)
-        narrowed = torch.maximum(_mean(gap, pairs), scale / 2)
+        narrowed = torch.maximum(_mean(gap, pairs), (scale / 2).clamp(min=limits.tiny))
         scale = torch.where(pairs > 0, narrowed, scale)
-        return self.c * _measure(gap, scale), scale
+        return min(self.c, limits.max) * _measure(gap, scale), scale
 
 
 @dataclass(frozen=True)
@@ -109,8 +119,8 @@ class Fixed(Boost):
     def __post_init__(self) -> None:
         self._check(c=self.c)
 
-    def logit(self, better: Tensor, worse: Tensor, paired: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
-        return self.c * _gap(better, worse, paired), scale
+    def logit(self, better: Tensor, gap: Tensor, paired: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
+        return min(self.c, torch.finfo(gap.dtype).max) * gap, scale
 
 
 @dataclass(frozen=True)
@@ -128,8 +138,8 @@ class Base(Boost):
     def __post_init__(self) -> None:
         self._check_base(self.b)
 
-    def logit(self, better: Tensor, worse: Tensor, paired: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
-        return math.log(self.b) * _gap(better, worse, paired), scale
+    def logit(self, better: Tensor, gap: Tensor, paired: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
+        return math.log(self.b) * gap, scale
 
 
 @dataclass(frozen=True)
@@ -147,22 +157,22 @@ class Power(Boost):
     def __post_init__(self) -> None:
         self._check_base(self.b)
 
-    def logit(self, better: Tensor, worse: Tensor, paired: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
+    def logit(self, better: Tensor, gap: Tensor, paired: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
         # b^x - b^y = b^x (1 - b^-(x-y)): the bracket lies in [0, 1], and b^x is capped at e^40, far past the point
         # where the smallest representable gap already decides the pair. So any finite scores give finite logits and
         # gradients.
         log_b = math.log(self.b)
         height = torch.exp((log_b * better).clamp(max=40.0))
-        return height * -torch.expm1(-log_b * _gap(better, worse, paired)), scale
+        return height * -torch.expm1(-log_b * gap), scale
 
 
 def as_boost(boost: float | Boost) -> Boost:
     """A bare number means Relative of it."""
     if isinstance(boost, Boost):
         return boost
-    if isinstance(boost, bool) or not isinstance(boost, (int, float)):
+    if isinstance(boost, bool) or not isinstance(boost, Real):
         raise TypeError(f"boost must be a number or a knockout.boost such as Relative(4); got {boost!r}")
-    return Relative(boost)
+    return Relative(boost if isinstance(boost, (int, float)) else float(boost))
 
 
 def _entmax_of_two(logit: Tensor, alpha: float) -> Tensor:
@@ -176,24 +186,10 @@ def _entmax_of_two(logit: Tensor, alpha: float) -> Tensor:
     return (0.5 + logit / 2.0).clamp(max=1.0)
 
 
-def _gap(better: Tensor, worse: Tensor, paired: Tensor) -> Tensor:
-    """The difference in scores, 0 without an opponent, and finite even where it passes the largest number."""
-    return torch.where(paired, better - worse, 0.0).clamp(max=torch.finfo(better.dtype).max)
-
-
 def _mean(gap: Tensor, pairs: Tensor) -> Tensor:
     """Mean gap (..., 1) of the round; scaled down before it is added up, so that it cannot overflow."""
     size = gap.shape[-1]
-    return _tree_sum(gap / size) * (size / pairs.clamp(min=1).to(gap.dtype))
-
-
-def _tree_sum(x: Tensor) -> Tensor:
-    """Sum (..., 1) over the last dimension in a fixed tree: the same bits for any threads, memory layout and batch."""
-    size = 1 << (x.shape[-1] - 1).bit_length()
-    x = torch.nn.functional.pad(x, (0, size - x.shape[-1]))
-    while x.shape[-1] > 1:
-        x = x.unflatten(-1, (2, -1)).sum(dim=-2)
-    return x
+    return tree_sum(gap / size) * (size / pairs.clamp(min=1).to(gap.dtype))
 
 
 def _measure(gap: Tensor, scale: Tensor) -> Tensor:
@@ -216,4 +212,4 @@ class _Measure(Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
         gap, scale = ctx.saved_tensors
-        return _measure(grad, scale), -_tree_sum(_measure(grad, scale) * _measure(gap, scale))
+        return _measure(grad, scale), -tree_sum(_measure(grad, scale) * _measure(gap, scale))

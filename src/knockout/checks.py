@@ -5,8 +5,8 @@ An error names the argument, says what came, and what to pass instead.
 
 from __future__ import annotations
 
-import math
 import operator
+import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple, TypeVar
@@ -57,9 +57,10 @@ def check_scores(scores: Tensor, k: int, mask: Tensor | None) -> int:
     if scores.dim() == 0:
         raise ValueError("scores must have shape (..., n), a score per candidate; got a tensor without dimensions")
     n = scores.shape[-1]
-    if isinstance(k, bool) or not hasattr(k, "__index__") or isinstance(k, Tensor):
-        raise TypeError(f"k must be an int, the number of candidates to select; got {k!r} of type {_kind(k)}")
-    k = operator.index(k)
+    if not isinstance(k, int):
+        k = _index(k)
+    if isinstance(k, bool):
+        raise TypeError(f"k must be an int, the number of candidates to select; got {k!r} of type bool")
     if k < 1:
         raise ValueError(f"k must be at least 1; got {k}")
     if k > n:
@@ -81,7 +82,7 @@ def check_values(values: Tensor, batch: Sequence[int], n: int, device: torch.dev
             + (". For a number per candidate pass values.unsqueeze(-1)" if values.shape[-1:] == (n,) else "")
         )
     _check_device(values, "values", device)
-    _check_broadcast(values.shape[:-2], "values", batch)
+    check_broadcast(values.shape[:-2], "values", batch)
 
 
 def check_choice(value: Choice, name: str, choices: Sequence[str]) -> Choice:
@@ -101,10 +102,20 @@ def check_flag(value: bool, name: str) -> bool:
 def positive_number(value: float, name: str) -> float:
     """A finite int or float above 0."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError(f"{name} must be a number; got {value!r} of type {_kind(value)}")
-    if not (0 < value < math.inf):
+        raise TypeError(f"{name} must be an int or a float; got {value!r} of type {_kind(value)}")
+    if not (0 < value <= sys.float_info.max):
         raise ValueError(f"{name} must be positive and finite; got {value!r}")
     return value
+
+
+def _index(k: object) -> int:
+    try:
+        if isinstance(k, Tensor):
+            raise TypeError  # it would have to be fetched from its device
+        return operator.index(k)  # type: ignore[arg-type]
+    except TypeError:
+        message = f"k must be an int, the number of candidates to select; got {k!r} of type {_kind(k)}"
+        raise TypeError(message) from None
 
 
 def _check_mask(mask: Tensor, scores: Tensor) -> None:
@@ -116,7 +127,7 @@ def _check_mask(mask: Tensor, scores: Tensor) -> None:
             f"mask must have shape (..., n) with n = {scores.shape[-1]}, as scores; got shape {tuple(mask.shape)}"
         )
     _check_device(mask, "mask", scores.device)
-    _check_broadcast(mask.shape[:-1], "mask", scores.shape[:-1])
+    check_broadcast(mask.shape[:-1], "mask", scores.shape[:-1])
 
 
 def _check_floating(tensor: Tensor, name: str) -> None:
@@ -124,9 +135,11 @@ def _check_floating(tensor: Tensor, name: str) -> None:
         raise TypeError(f"{name} must be a torch.Tensor; got {_kind(tensor)}")
     if tensor.dtype not in DTYPES:
         raise TypeError(
-            f"{name} must be float16, bfloat16, float32 or float64, for a gradient to flow; "
-            f"got {tensor.dtype}. Pass {name}.float()"
+            f"{name} must be float16, bfloat16, float32 or float64, for a gradient to flow; got {tensor.dtype}"
+            + ("" if tensor.dtype.is_floating_point or tensor.dtype.is_complex else f". Pass {name}.float()")
         )
+    if tensor.layout != torch.strided:
+        raise TypeError(f"{name} must be a dense tensor; got layout {tensor.layout}. Pass {name}.to_dense()")
 
 
 def _check_device(tensor: Tensor, name: str, device: torch.device) -> None:
@@ -136,11 +149,12 @@ def _check_device(tensor: Tensor, name: str, device: torch.device) -> None:
         )
 
 
-def _check_broadcast(shape: Sequence[int], name: str, batch: Sequence[int]) -> None:
+def check_broadcast(shape: Sequence[int], name: str, batch: Sequence[int], whose: str = "scores") -> None:
+    """Batch dimensions that broadcast with those of another argument."""
     for mine, theirs in zip(reversed(shape), reversed(batch), strict=False):
         if mine != theirs and mine != 1 and theirs != 1:
             raise ValueError(
-                f"the batch dimensions of {name} must broadcast with those of scores, {tuple(batch)}; "
+                f"the batch dimensions of {name} must broadcast with those of {whose}, {tuple(batch)}; "
                 f"got {tuple(shape)}"
             )
 

@@ -58,14 +58,15 @@ def topk(
 
     Args:
         values: (..., n, d), any floating dtype; its batch dimensions broadcast with those of scores.
-        scores: (..., n), a score per candidate. -inf: takes no part. NaN or +inf: every output of that row is NaN.
+        scores: (..., n), a score per candidate. NaN or +inf: every output of that row is NaN.
         k: how many to select, 1 <= k <= n.
-        boost: how decisively the better of a pair wins: a number c means ``boost.Relative(c)``. Low is soft and
-        learns from
-            many candidates, high is close to a hard selection.
-        mask: (..., n) bool, False for candidates that take no part, as if they had been deleted.
+        boost: how decisively the better of a pair wins: a number c means ``boost.Relative(c)``. Low is soft and learns
+            from many candidates, high is close to a hard selection.
+        mask: (..., n) bool, False for candidates that take no part, as if they had been deleted. A score of -inf means
+            the same; a large negative one, -1e9 say, does not: it takes part, and sets the scale.
         order: of the slots: "score", or "position", by the index of the leader, for sequences.
-        hard: straight-through: the leaders' rows and scores untouched in the forward pass, the soft gradients.
+        hard: straight-through: the leaders' rows and scores untouched in the forward pass, the soft gradients. Leaders
+            are those that win all their pairs: the true top k, unless the selection is so soft that blends overtake.
     """
     k = check_scores(scores, k, mask)
     batch = scores.shape[:-1] if mask is None else torch.broadcast_shapes(scores.shape[:-1], mask.shape[:-1])

@@ -56,9 +56,10 @@ def _match(grad: Tensor, values: Tensor, member: Tensor) -> Tensor:
 class _Blend(Function):
     @staticmethod
     def forward(values: Tensor, weight: Tensor, member: Tensor, hard: bool) -> Tensor:
+        rows = _rows(member, values)
         if hard:
-            weight, member = torch.ones_like(weight[..., :1]), member[..., :1]
-        return _bags(_table(values), weight, _rows(member, values))
+            return _table(values)[rows[..., 0]]
+        return _bags(_table(values), weight, rows)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -121,14 +122,16 @@ class _Spread(Function):
 class _Match(Function):
     @staticmethod
     def forward(grad: Tensor, values: Tensor, member: Tensor) -> Tensor:
-        rows, table = _rows(member, values), _table(values)
+        # A dot product may round by where its rows lie in memory; a multiple of four numbers keeps them aligned alike.
+        odd = (0, -values.shape[-1] % 4)
+        rows, table = _rows(member, values), _table(pad(values, odd))
         if table.numel() == 0 or rows.numel() == 0:
             return values.new_zeros(rows.shape)
         size = rows.shape[-1]
         bag = torch.arange(math.prod(rows.shape[:-1]), device=rows.device)
         # What autograd itself calls for the weights of an embedding_bag; the last argument is its mode, a sum.
         dots = torch.ops.aten._embedding_bag_per_sample_weights_backward(
-            _table(grad), table, rows.flatten(), bag * size, bag.repeat_interleave(size), 0
+            _table(pad(grad, odd)), table, rows.flatten(), bag * size, bag.repeat_interleave(size), 0
         )
         return torch.where(member < values.shape[-2], dots.reshape(rows.shape), 0.0)
 

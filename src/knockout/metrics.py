@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from knockout.checks import full_precision
-from knockout.methods.hard import hard
+from knockout.checks import candidates, check_broadcast, check_scores, full_precision
 from knockout.selection import Selection
 
 __all__ = ["nccs", "topk_mass"]
@@ -32,21 +31,28 @@ def nccs(true: Tensor, approx: Tensor) -> Tensor:
     """
     for name, rows in (("true", true), ("approx", approx)):
         if not isinstance(rows, Tensor) or not rows.is_floating_point():
-            raise TypeError(
-                f"{name} must be a floating-point tensor of shape (..., k, d); got {getattr(rows, 'dtype', type(rows))}"
-            )
+            came = getattr(rows, "dtype", type(rows).__name__)
+            raise TypeError(f"{name} must be a floating-point tensor of shape (..., k, d); got {came}")
         if rows.dim() < 2 or rows.shape[-2] == 0:
             raise ValueError(f"{name} must have shape (..., k, d) with k of at least 1; got {tuple(rows.shape)}")
     if true.shape[-1] != approx.shape[-1]:
         raise ValueError(
-            f"true and approx must have rows of one length d; got {tuple(true.shape)} and {tuple(approx.shape)}"
+            f"true and approx must have rows of one length d; got shapes {tuple(true.shape)} and {tuple(approx.shape)}"
         )
+    check_broadcast(approx.shape[:-2], "approx", true.shape[:-2], "true")
     with full_precision(true.device):
-        rows, columns = (normalize(x.to(torch.promote_types(x.dtype, torch.float32)), dim=-1) for x in (true, approx))
+        dtype = torch.promote_types(torch.promote_types(true.dtype, approx.dtype), torch.float32)
+        rows, columns = (_unit_rows(x.to(dtype)) for x in (true, approx))
         # A chunk of rows at a time: k x k cosines of a large k would not fit.
         step = max(1, CHUNK // max(1, math.prod(columns.shape[:-1])))
         best = [(chunk @ columns.mT).amax(dim=-1) for chunk in rows.split(step, dim=-2)]
         return torch.cat(best, dim=-1).mean(dim=-1)
+
+
+def _unit_rows(rows: Tensor) -> Tensor:
+    """Rows of length 1, or of zeros; brought to size 1 first, so that no square overflows or vanishes."""
+    largest = rows.abs().amax(dim=-1, keepdim=True) if rows.shape[-1] else rows.new_ones(())
+    return normalize(rows / torch.where(largest > 0, largest, 1.0), dim=-1)
 
 
 def topk_mass(selection: Selection, scores: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -57,8 +63,16 @@ def topk_mass(selection: Selection, scores: Tensor, mask: Tensor | None = None) 
     >>> knockout.metrics.topk_mass(knockout.select(scores, k=2, boost=2.0), scores)
     tensor(0.8689)
     """
+    if not isinstance(selection, Selection):
+        raise TypeError(f"selection must be a knockout.Selection; got {type(selection).__name__}")
+    k = check_scores(scores, selection.k, mask)
     if selection.n != scores.shape[-1]:
         raise ValueError(f"scores must be those selected from, n = {selection.n}; got shape {tuple(scores.shape)}")
-    top = hard(scores, selection.k, mask)
-    mass = selection.mass().gather(-1, top.indices.clamp(min=0))
-    return torch.where(top.mask, mass, 0.0).sum(dim=-1) / top.mask.sum(dim=-1).clamp(min=1)
+    check_broadcast(scores.shape[:-1], "scores", selection.indices.shape[:-1], "the selection")
+    entrants = candidates(scores, mask)
+    key = torch.where(entrants.alive, entrants.score, -torch.inf)
+    # Whoever ties with the k-th best is as good as the k-th best.
+    is_top = entrants.alive & (key >= key.topk(k, dim=-1).values[..., -1:])
+    mass = selection.mass()
+    total = mass.sum(dim=-1)
+    return torch.where(is_top, mass, 0.0).sum(dim=-1) / torch.where(total == 0, 1.0, total)

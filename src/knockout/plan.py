@@ -9,14 +9,16 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
+from torch.autograd import Function
 from torch.utils.checkpoint import checkpoint
 
 from knockout.checks import full_precision
 from knockout.gather import blend
+from knockout.tree import tree_sum
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,8 +40,12 @@ class Plan(ABC):
         """Total weight of every candidate (*batch, n)."""
 
     @abstractmethod
-    def total(self, function: Callable[[Tensor], Tensor]) -> Tensor:
-        """The sum over candidates of ``function(weight)``, a number per slot (*batch, k); function(0) must be 0."""
+    def support(self) -> Tensor:
+        """How many candidates carry weight in each slot (*batch, k)."""
+
+    @abstractmethod
+    def entropy(self) -> Tensor:
+        """The entropy of the weights of each slot (*batch, k), as shares of their sum; 0 in an empty slot."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,11 +74,14 @@ class Bracket(Plan):
         blank = self.weight.new_zeros(*self.weight.shape[:-2], self.n + 1)
         return blank.scatter(-1, self.member.flatten(-2), self._shown().flatten(-2))[..., :-1]
 
-    def total(self, function: Callable[[Tensor], Tensor]) -> Tensor:
-        return function(self._shown()).sum(dim=-1)
+    def support(self) -> Tensor:
+        return (self.weight != 0).sum(dim=-1)
+
+    def entropy(self) -> Tensor:
+        return tree_sum(_entropy(self.weight)).squeeze(-1)
 
     def _shown(self) -> Tensor:
-        """The weights as a user sees them: all on the leader for a hard selection, with the soft gradient."""
+        """The weights as they act: all on the leader for a hard selection, with the soft gradient."""
         if not self.hard:
             return self.weight
         leads = torch.zeros_like(self.weight)
@@ -82,7 +91,7 @@ class Bracket(Plan):
 
 @dataclass(frozen=True, eq=False)
 class Rows(Plan):
-    """A plan that can compute the weights of some slots at a time; at most ``CHUNK`` weights exist at once.
+    """A plan that can compute the weights of some slots at a time: ``CHUNK`` weights, or one slot of the whole batch.
 
     With gradients, the chunks are computed again in the backward pass instead of being kept.
     """
@@ -105,12 +114,21 @@ class Rows(Plan):
         return torch.cat([self.rows(*chunk) for chunk in self._chunks()], dim=-2)
 
     def mass(self) -> Tensor:
-        parts = [self._each(lambda rows: rows.sum(dim=-2), *chunk) for chunk in self._chunks()]
-        return torch.stack(parts).sum(dim=0)
+        chunks = self._chunks()
+        mass = self._each(lambda rows: rows.sum(dim=-2), *next(chunks))
+        for chunk in chunks:
+            mass = mass + self._each(lambda rows: rows.sum(dim=-2), *chunk)
+        return mass
 
-    def total(self, function: Callable[[Tensor], Tensor]) -> Tensor:
-        parts = [self._each(lambda rows: function(rows).sum(dim=-1), *chunk) for chunk in self._chunks()]
-        return torch.cat(parts, dim=-1)
+    def support(self) -> Tensor:
+        return torch.cat([self._each(lambda rows: (rows != 0).sum(dim=-1), *chunk) for chunk in self._chunks()], dim=-1)
+
+    def entropy(self) -> Tensor:
+        def each(rows: Tensor) -> Tensor:
+            total = rows.sum(dim=-1, keepdim=True)
+            return _entropy(rows / torch.where(total == 0, 1.0, total)).sum(dim=-1)
+
+        return torch.cat([self._each(each, *chunk) for chunk in self._chunks()], dim=-1)
 
     @abstractmethod
     def _batch_size(self) -> int:
@@ -124,12 +142,35 @@ class Rows(Plan):
         def run() -> Tensor:
             return use(self.rows(start, stop))
 
-        if not torch.is_grad_enabled() or stop - start == self.k:
+        # torch.func cannot look into a checkpoint: there the chunks are kept.
+        if not torch.is_grad_enabled() or stop - start == self.k or torch._C._are_functorch_transforms_active():
             return run()
         out: Tensor = checkpoint(run, use_reentrant=False, preserve_rng_state=False)
         return out
 
 
+def _entropy(weight: Tensor) -> Tensor:
+    # -w log w, with derivative 0 at w = 0 instead of infinity: a candidate without weight stays without.
+    carried = torch.where(weight != 0, weight, 1.0)
+    return -carried * torch.log(carried)
+
+
 def straight_through(shown: Tensor, true: Tensor) -> Tensor:
     """``shown`` to the last bit in the forward pass, the gradient of ``true`` in the backward pass."""
-    return shown.detach() + (true - true.detach())
+    return _StraightThrough.apply(shown, true)  # type: ignore[no-any-return, no-untyped-call]
+
+
+class _StraightThrough(Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(shown: Tensor, true: Tensor) -> Tensor:
+        return shown.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor]:
+        return None, grad

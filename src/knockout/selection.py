@@ -77,7 +77,9 @@ class Selection:
     def apply(self, values: Tensor) -> Tensor:
         """Blend values (..., n, d) into (..., k, d), in their own dtype; batch dimensions broadcast.
 
-        The hard twin is ``values.gather(-2, indices)``. Rows without weight are not read: NaN in padding does no harm.
+        The hard twin is ``values.gather(-2, indices)``. Values may have batch dimensions that the scores have not; only
+        the result gets them. Rows without weight are not read: NaN in padding does no harm. (A method that weighs every
+        candidate in every slot, as ``methods.iterative``, reads all rows but those that its ``mask`` leaves out.)
         """
         check_values(values, self.indices.shape[:-1], self.n, self.indices.device)
         blended = self._plan.apply(values.to(computing_dtype(values.dtype)))
@@ -90,7 +92,8 @@ class Selection:
     def weights(self) -> Tensor:
         """Dense weights (..., k, n): ``weights() @ values`` is ``apply(values)``. Rows sum to 1, of empty slots to 0.
 
-        For looking at a selection; ``apply`` needs far less memory.
+        For looking at a selection; ``apply`` needs far less memory. Of a straight-through selection, they are one-hot
+        and have the gradient of the soft weights.
         """
         return self._finish(self._plan.weights(), self.dtype, matrix=True)
 
@@ -105,19 +108,15 @@ class Selection:
         >>> knockout.select(torch.tensor([5.0, 4.0, 3.9, 0.0]), k=2).support()
         tensor([1, 2])
         """
-        return self._plan.total(lambda weight: (weight != 0).to(torch.int64))
+        return self._plan.support()
 
     def perplexity(self) -> Tensor:
         """Effective number of candidates in each slot (..., k): exp of the entropy of its weights; 0 in an empty slot.
 
-        Differentiable: a penalty on its logarithm sharpens a selection, a reward softens it.
+        Differentiable: a penalty on its logarithm sharpens a selection, a reward softens it. Of a straight-through
+        selection, support and perplexity are those of the soft blend whose gradients it has.
         """
-        total = self._plan.total(lambda weight: weight)
-        entropy = self._plan.total(_entropy)
-        # For weights that sum to S instead of 1: H(w / S) = H(w) / S + log S.
-        total = torch.where(self.mask, total, 1.0)
-        perplexity = torch.exp(entropy / total + torch.log(total))
-        return self._finish(torch.where(self.mask, perplexity, 0.0), self.dtype)
+        return self._finish(torch.where(self.mask, torch.exp(self._plan.entropy()), 0.0), self.dtype)
 
     def _finish(self, out: Tensor, dtype: torch.dtype, matrix: bool = False) -> Tensor:
         """Spoil the rows with a NaN or +inf score, let all others pass untouched, and return to the user's dtype."""
@@ -126,12 +125,6 @@ class Selection:
 
     def __repr__(self) -> str:
         return f"Selection(k={self.k}, n={self.n}, batch={tuple(self.indices.shape[:-1])}, dtype={self.dtype})"
-
-
-def _entropy(weight: Tensor) -> Tensor:
-    # -w log w, with derivative 0 at w = 0 instead of infinity: a candidate without weight stays without.
-    carried = torch.where(weight != 0, weight, 1.0)
-    return -carried * torch.log(carried)
 
 
 def _flatten(selection: Selection) -> tuple[list[Tensor], Any]:

@@ -57,7 +57,7 @@ class Result(NamedTuple):
 def rounds_of(n: int, k: int) -> int:
     """The least r with k * 2**r >= n."""
     rounds = 0
-    while k << rounds < n:
+    while k * 2**rounds < n:
         rounds += 1
     return rounds
 
@@ -66,7 +66,7 @@ def tournament(candidates: Candidates, k: int, boost: Boost, by_position: bool =
     """Play all rounds; slots in the order of the last round, or by the position of their leaders."""
     n = candidates.score.shape[-1]
     rounds = rounds_of(n, k)
-    missing = (0, (k << rounds) - n)
+    missing = (0, k * 2**rounds - n)
     score, alive = pad(candidates.score, missing), pad(candidates.alive, missing)
     # The leaders of the first field are in order, so a stable sort alone ranks it.
     seeds = torch.where(alive, score.detach(), -torch.inf).sort(dim=-1, descending=True, stable=True).indices
@@ -96,8 +96,11 @@ def _play(field: Field, rounds: int, boost: Boost) -> tuple[list[Fold], Field]:
         half = field.score.shape[-1] // 2
         better, worse = field.score[..., :half], field.score[..., half:].flip(-1)
         # Whoever takes no part ranks last, so a worse one who takes none is a missing opponent.
-        share, scale = boost.share(better, worse, field.real[..., half:].flip(-1), scale)
-        blend = share * better + (1.0 - share) * worse
+        paired = field.real[..., half:].flip(-1)
+        gap = torch.where(paired, better - worse, 0.0).clamp(max=torch.finfo(better.dtype).max)
+        share, scale = boost.share(better, gap, paired, scale)
+        # share * better + (1 - share) * worse, written so that neither it nor its gradient overflows or cancels.
+        blend = better - (1.0 - share) * gap
         field = Field(blend, field.leader[..., :half], field.real[..., :half])
         ranking = field.ranking() if left else None
         if ranking is not None:

@@ -30,5 +30,6 @@ def hard(scores: Tensor, k: int, mask: Tensor | None = None) -> Selection:
         member=torch.where(filled, leader, n).unsqueeze(-1),
         weight=filled.to(score.dtype).unsqueeze(-1),
         n=n,
+        hard=True,
     )
     return Selection(bracket, torch.where(filled, leader, -1), filled, candidates=entrants, scores=score)

@@ -19,13 +19,12 @@ def iterative(scores: Tensor, k: int, peaked: bool = True, alpha: float = 1.0, m
     With u the best score left at a step, and e_j = exp(-alpha (v_j - u)^2) for the candidates left:
 
     - ``peaked=True``, as printed in the paper: w_j = e_j / (sum of e over the others than the best one). The
-    denominator leaves
-      the best one out, so the rows do NOT sum to one. With no other left the best one has weight 1.
+      denominator leaves the best one out, so the rows do NOT sum to one. With no other left, the best one has weight 1.
     - ``peaked=False``, as run for the paper's figures: w = softmax over all that are left. Rows sum to one.
 
     Striking out the best one is the same as walking down the sorted scores, so no step waits for the one before:
-    steps are computed together, in chunks. Time O(k n d); memory O(n d) plus a chunk of at most 2**22 weights,
-    backward included.
+    steps are computed together, in chunks. Time O(k n d); memory O(n d) plus a few chunks of 2**22 weights (or one
+    step of the whole batch, if that is more), backward included, but for ``torch.func``, under which chunks are kept.
 
     The hard twin is ``torch.topk(scores, k).indices``:
 
@@ -79,8 +78,8 @@ class Steps(Rows):
         rank = self.rank.unsqueeze(-2)
         # Squares must stay finite, and the lowest number rather than -inf keeps a row with nobody left finite too.
         farthest = math.sqrt(limits.max / max(self.alpha, 1.0)) / 2
-        distance = (self.best[..., start:stop, None] - self.score.unsqueeze(-2)).clamp(max=farthest)
-        logit = torch.where(rank >= step, -self.alpha * distance.square(), limits.min)
+        distance = (self.best[..., start:stop, None] - self.score.unsqueeze(-2)).clamp(-farthest, farthest)
+        logit = torch.where(rank >= step, -min(self.alpha, limits.max) * distance.square(), limits.min)
         weight = self._peaked(logit, rank == step) if self.peaked else torch.softmax(logit, dim=-1)
         return weight * self.filled[..., start:stop, None]
 
