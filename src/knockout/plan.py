@@ -106,9 +106,7 @@ class Rows(Plan):
 
     def apply(self, values: Tensor) -> Tensor:
         with full_precision(values.device):
-            return torch.cat(
-                [self._each(lambda rows: rows.to(values.dtype) @ values, *chunk) for chunk in self._chunks()], dim=-2
-            )
+            return self._all(lambda rows: rows.to(values.dtype) @ values, dim=-2)
 
     def weights(self) -> Tensor:
         return torch.cat([self.rows(*chunk) for chunk in self._chunks()], dim=-2)
@@ -121,14 +119,14 @@ class Rows(Plan):
         return mass
 
     def support(self) -> Tensor:
-        return torch.cat([self._each(lambda rows: (rows != 0).sum(dim=-1), *chunk) for chunk in self._chunks()], dim=-1)
+        return self._all(lambda rows: (rows != 0).sum(dim=-1), dim=-1)
 
     def entropy(self) -> Tensor:
         def each(rows: Tensor) -> Tensor:
             total = rows.sum(dim=-1, keepdim=True)
             return _entropy(rows / torch.where(total == 0, 1.0, total)).sum(dim=-1)
 
-        return torch.cat([self._each(each, *chunk) for chunk in self._chunks()], dim=-1)
+        return self._all(each, dim=-1)
 
     @abstractmethod
     def _batch_size(self) -> int:
@@ -137,6 +135,9 @@ class Rows(Plan):
     def _chunks(self) -> Iterator[tuple[int, int]]:
         step = max(1, self.CHUNK // max(1, self._batch_size() * self.n))
         return ((start, min(start + step, self.k)) for start in range(0, self.k, step))
+
+    def _all(self, use: Callable[[Tensor], Tensor], dim: int) -> Tensor:
+        return torch.cat([self._each(use, *chunk) for chunk in self._chunks()], dim=dim)
 
     def _each(self, use: Callable[[Tensor], Tensor], start: int, stop: int) -> Tensor:
         def run() -> Tensor:
