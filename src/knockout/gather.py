@@ -122,16 +122,14 @@ class _Spread(Function):
 class _Match(Function):
     @staticmethod
     def forward(grad: Tensor, values: Tensor, member: Tensor) -> Tensor:
-        # A dot product may round by where its rows lie in memory; a multiple of four numbers keeps them aligned alike.
-        odd = (0, -values.shape[-1] % 4)
-        rows, table = _rows(member, values), _table(pad(values, odd))
+        rows, table = _rows(member, values), _aligned(_table(values))
         if table.numel() == 0 or rows.numel() == 0:
             return values.new_zeros(rows.shape)
         size = rows.shape[-1]
         bag = torch.arange(math.prod(rows.shape[:-1]), device=rows.device)
         # What autograd itself calls for the weights of an embedding_bag; the last argument is its mode, a sum.
         dots = torch.ops.aten._embedding_bag_per_sample_weights_backward(
-            _table(pad(grad, odd)), table, rows.flatten(), bag * size, bag.repeat_interleave(size), 0
+            _aligned(_table(grad)), table, rows.flatten(), bag * size, bag.repeat_interleave(size), 0
         )
         return torch.where(member < values.shape[-2], dots.reshape(rows.shape), 0.0)
 
@@ -174,6 +172,12 @@ def _rows(member: Tensor, values: Tensor) -> Tensor:
 def _table(values: Tensor) -> Tensor:
     """(..., d) as contiguous rows (rows, d)."""
     return values.reshape(math.prod(values.shape[:-1]), values.shape[-1]).contiguous()
+
+
+def _aligned(table: Tensor) -> Tensor:
+    """Rows of a multiple of four numbers: a dot product may round by how its rows are aligned in memory."""
+    odd = -table.shape[-1] % 4
+    return pad(table, (0, odd)) if odd else table
 
 
 def _bags(table: Tensor, weight: Tensor, rows: Tensor) -> Tensor:
