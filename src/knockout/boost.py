@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from knockout.checks import positive_number
+from knockout.checks import check_positive
 from knockout.tree import tree_sum
 
 __all__ = ["Base", "Boost", "Fixed", "Power", "Relative"]
@@ -37,7 +37,7 @@ class Boost(ABC):
 
     def _check(self, **numbers: float) -> None:
         for name, number in numbers.items():
-            positive_number(number, f"{type(self).__name__}: {name}")
+            check_positive(number, f"{type(self).__name__}: {name}")
         if (
             not isinstance(self.alpha, (int, float))
             or isinstance(self.alpha, bool)
@@ -212,4 +212,5 @@ class _Measure(Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
         gap, scale = ctx.saved_tensors
-        return _measure(grad, scale), -tree_sum(_measure(grad, scale) * _measure(gap, scale))
+        d_gap = _measure(grad, scale)
+        return d_gap, -tree_sum(d_gap * _measure(gap, scale))

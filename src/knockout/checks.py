@@ -9,13 +9,12 @@ import operator
 import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-Choice = TypeVar("Choice", bound=str)
 
 
 class Candidates(NamedTuple):
@@ -57,10 +56,8 @@ def check_scores(scores: Tensor, k: int, mask: Tensor | None) -> int:
     if scores.dim() == 0:
         raise ValueError("scores must have shape (..., n), a score per candidate; got a tensor without dimensions")
     n = scores.shape[-1]
-    if not isinstance(k, int):
+    if isinstance(k, bool) or not isinstance(k, int):
         k = _index(k)
-    if isinstance(k, bool):
-        raise TypeError(f"k must be an int, the number of candidates to select; got {k!r} of type bool")
     if k < 1:
         raise ValueError(f"k must be at least 1; got {k}")
     if k > n:
@@ -85,33 +82,30 @@ def check_values(values: Tensor, batch: Sequence[int], n: int, device: torch.dev
     check_broadcast(values.shape[:-2], "values", batch)
 
 
-def check_choice(value: Choice, name: str, choices: Sequence[str]) -> Choice:
+def check_choice(value: str, name: str, choices: Sequence[str]) -> None:
     """One of the choices."""
     if value not in choices:
         raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}; got {value!r}")
-    return value
 
 
-def check_flag(value: bool, name: str) -> bool:
+def check_flag(value: bool, name: str) -> None:
     """True or False, and nothing that merely passes for it."""
     if not isinstance(value, bool):
         raise TypeError(f"{name} must be True or False; got {value!r} of type {_kind(value)}")
-    return value
 
 
-def positive_number(value: float, name: str) -> float:
+def check_positive(value: float, name: str) -> None:
     """A finite int or float above 0."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise TypeError(f"{name} must be an int or a float; got {value!r} of type {_kind(value)}")
     if not (0 < value <= sys.float_info.max):
         raise ValueError(f"{name} must be positive and finite; got {value!r}")
-    return value
 
 
 def _index(k: object) -> int:
     try:
-        if isinstance(k, Tensor):
-            raise TypeError  # it would have to be fetched from its device
+        if isinstance(k, (bool, Tensor)):
+            raise TypeError  # not a number; or one that would have to be fetched from its device
         return operator.index(k)  # type: ignore[arg-type]
     except TypeError:
         message = f"k must be an int, the number of candidates to select; got {k!r} of type {_kind(k)}"

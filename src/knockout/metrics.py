@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from knockout.checks import candidates, check_broadcast, check_scores, full_precision
+from knockout.ranking import sort_key
 from knockout.selection import Selection
 
 __all__ = ["nccs", "topk_mass"]
@@ -70,7 +71,7 @@ def topk_mass(selection: Selection, scores: Tensor, mask: Tensor | None = None) 
         raise ValueError(f"scores must be those selected from, n = {selection.n}; got shape {tuple(scores.shape)}")
     check_broadcast(scores.shape[:-1], "scores", selection.indices.shape[:-1], "the selection")
     entrants = candidates(scores, mask)
-    key = torch.where(entrants.alive, entrants.score, -torch.inf)
+    key = sort_key(entrants.score, entrants.alive)
     # Whoever ties with the k-th best is as good as the k-th best.
     is_top = entrants.alive & (key >= key.topk(k, dim=-1).values[..., -1:])
     mass = selection.mass()

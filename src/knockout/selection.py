@@ -130,15 +130,13 @@ class Selection:
 def _flatten(selection: Selection) -> tuple[list[Tensor], Any]:
     """The tensors of a selection, and how to put it together again: so that vmap and export can return one."""
     # Told apart by their annotations, not by what they hold: vmap also flattens selections of dimensions.
-    plan = {
-        field.name: (getattr(selection._plan, field.name), field.type == "Tensor") for field in fields(selection._plan)
-    }
-    tensors = {name: part for name, (part, is_tensor) in plan.items() if is_tensor}
-    settings = {name: part for name, (part, is_tensor) in plan.items() if not is_tensor}
+    plan = selection._plan
+    tensors = {field.name: getattr(plan, field.name) for field in fields(plan) if field.type == "Tensor"}
+    settings = {field.name: getattr(plan, field.name) for field in fields(plan) if field.type != "Tensor"}
     *candidates, dtype = selection._candidates
     scores = [] if selection._scores is None else [selection._scores]
     leaves = [*tensors.values(), *candidates, selection.indices, selection.mask, *scores]
-    return leaves, (type(selection._plan), tuple(tensors), tuple(settings.items()), dtype)
+    return leaves, (type(plan), tuple(tensors), tuple(settings.items()), dtype)
 
 
 def _unflatten(leaves: Iterable[Any], context: Any) -> Selection:

@@ -18,6 +18,7 @@ from torch.nn.functional import pad
 from knockout.boost import Boost
 from knockout.checks import Candidates
 from knockout.plan import Bracket
+from knockout.ranking import best_first
 
 
 class Field(NamedTuple):
@@ -33,10 +34,8 @@ class Field(NamedTuple):
 
     def ranking(self) -> Tensor:
         """Places from best to worst: by score, and the lower leader first among equals; those not real last."""
-        key = torch.where(self.real, self.score.detach(), -torch.inf)
         by_leader = self.leader.argsort(dim=-1)
-        best_first = key.gather(-1, by_leader).sort(dim=-1, descending=True, stable=True).indices
-        return by_leader.gather(-1, best_first)
+        return by_leader.gather(-1, best_first(self.score.gather(-1, by_leader), self.real.gather(-1, by_leader)))
 
 
 class Fold(NamedTuple):
@@ -68,8 +67,7 @@ def tournament(candidates: Candidates, k: int, boost: Boost, by_position: bool =
     rounds = rounds_of(n, k)
     missing = (0, k * 2**rounds - n)
     score, alive = pad(candidates.score, missing), pad(candidates.alive, missing)
-    # The leaders of the first field are in order, so a stable sort alone ranks it.
-    seeds = torch.where(alive, score.detach(), -torch.inf).sort(dim=-1, descending=True, stable=True).indices
+    seeds = best_first(score, alive)
     folds, last = _play(Field(score.gather(-1, seeds), seeds, alive.gather(-1, seeds)), rounds, boost)
 
     slot = torch.arange(k, device=score.device).expand(last.score.shape)

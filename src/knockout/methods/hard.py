@@ -7,6 +7,7 @@ from torch import Tensor
 
 from knockout.checks import candidates, check_scores
 from knockout.plan import Bracket
+from knockout.ranking import sort_key
 from knockout.selection import Selection
 
 
@@ -24,7 +25,7 @@ def hard(scores: Tensor, k: int, mask: Tensor | None = None) -> Selection:
     k = check_scores(scores, k, mask)
     entrants = candidates(scores.detach(), mask)
     n = scores.shape[-1]
-    score, leader = torch.where(entrants.alive, entrants.score, -torch.inf).topk(k, dim=-1)
+    score, leader = sort_key(entrants.score, entrants.alive).topk(k, dim=-1)
     filled = score != -torch.inf
     bracket = Bracket(
         member=torch.where(filled, leader, n).unsqueeze(-1),

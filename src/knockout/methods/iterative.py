@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from knockout.checks import candidates, check_flag, check_scores, positive_number
+from knockout.checks import candidates, check_flag, check_positive, check_scores
 from knockout.plan import Rows
+from knockout.ranking import best_first
 from knockout.selection import Selection
 
 
@@ -38,10 +39,9 @@ def iterative(scores: Tensor, k: int, peaked: bool = True, alpha: float = 1.0, m
     """
     k = check_scores(scores, k, mask)
     check_flag(peaked, "peaked")
-    positive_number(alpha, "alpha")
+    check_positive(alpha, "alpha")
     entrants = candidates(scores, mask)
-    key = torch.where(entrants.alive, entrants.score.detach(), -torch.inf)
-    order = key.sort(dim=-1, descending=True, stable=True).indices
+    order = best_first(entrants.score, entrants.alive)
     step = torch.arange(order.shape[-1], device=order.device).expand(order.shape)
     rank = torch.empty_like(order).scatter(-1, order, step)
     leader = order[..., :k]
@@ -88,8 +88,7 @@ class Steps(Rows):
         peak = torch.exp(logit)
         others = torch.where(is_best, 0.0, peak).sum(dim=-1, keepdim=True)
         alone = (is_best | (logit == limits.min)).all(dim=-1, keepdim=True)
-        # Far-off others make the printed weight of the best one grow without bound; it stops at the largest 1/x there
-        # is.
+        # Far-off others make the printed weight of the best one grow without bound; it stops at the largest 1/x.
         return peak / torch.where(alone, 1.0, others.clamp(min=limits.tiny))
 
     def apply(self, values: Tensor) -> Tensor:
