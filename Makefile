@@ -20,11 +20,13 @@ install: $(READY) ## the library, editable, with all tools, in .venv
 # A worker a core, each with one thread: most tests are too small to keep two threads busy.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q --numprocesses auto
 
+# The examples of a document build on each other: they stay in one process, where the tests are spread over many.
 test: $(READY) ## all tests but the slow ones
-	$(PYTEST)
+	$(PYTEST) tests
+	$(BIN)/python -m pytest -q src README.md docs
 
 test-slow: $(READY) ## the tests of the whole published grid
-	$(PYTEST) -m slow
+	$(PYTEST) -m slow tests
 
 lint: $(READY) ## formatting, lint, types
 	$(BIN)/ruff format --check .
