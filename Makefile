@@ -5,14 +5,18 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help install test test-slow lint format reproduce bench pictures clean
+.PHONY: help install test test-slow lint format sanitize wheel reproduce bench pictures clean
 
 help: ## list the commands
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
-$(READY): pyproject.toml constraints.txt
+KERNELS := setup.py $(wildcard src/knockout/csrc/*)
+
+# The kernels are compiled against the torch that is installed: first torch, then, without isolation, the rest.
+$(READY): pyproject.toml constraints.txt $(KERNELS)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt setuptools torch
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-build-isolation --editable '.[dev]'
 	touch $@
 
 install: $(READY) ## the library, editable, with all tools, in .venv
@@ -21,27 +25,68 @@ install: $(READY) ## the library, editable, with all tools, in .venv
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q --numprocesses auto
 
 # The examples of a document build on each other: they stay in one process, where the tests are spread over many.
+# On the CPU the kernels do the work: what they are held to is tested without them too.
 test: $(READY) ## all tests but the slow ones
 	$(PYTEST) tests
 	$(BIN)/python -m pytest -q src README.md docs
+	KNOCKOUT_BACKEND=reference $(PYTEST) tests/test_operator.py tests/test_gradients.py
 
-test-slow: $(READY) ## the tests of the whole published grid
+test-slow: $(READY) ## the whole published grid, and all tests in plain PyTorch
 	$(PYTEST) -m slow tests
+	KNOCKOUT_BACKEND=reference $(PYTEST) tests --ignore tests/test_native.py
+
+CPP := $(wildcard src/knockout/csrc/* tests/csrc/*.cpp)
 
 lint: $(READY) ## formatting, lint, types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/clang-format --dry-run --Werror $(CPP)
 	$(BIN)/mypy
 
 format: $(READY) ## mend what lint can mend
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+	$(BIN)/clang-format -i $(CPP)
+
+# The kernels' own test without PyTorch, then the library with a sanitized extension. The runtimes of the sanitizers have
+# to be there before Python is, and that of C++ with them, whose exceptions they watch.
+SANITIZED := build/sanitize
+MEMORY := address,undefined,float-cast-overflow
+SANITIZERS := -std=c++20 -O1 -g -ffp-contract=off -pthread -DKNOCKOUT_SANITIZE -fno-sanitize-recover=all
+RUNTIMES = $(foreach name,asan ubsan stdc++,$(shell $(CXX) -print-file-name=lib$(name).so))
+
+sanitize: $(READY) ## the kernels under the sanitizers of memory, undefined behaviour and threads
+	rm -rf $(SANITIZED) && mkdir -p $(SANITIZED)
+	$(CXX) $(SANITIZERS) -fsanitize=$(MEMORY) tests/csrc/kernels.cpp -o $(SANITIZED)/memory
+	$(SANITIZED)/memory
+	$(CXX) $(SANITIZERS) -fsanitize=thread tests/csrc/kernels.cpp -o $(SANITIZED)/threads
+	$(SANITIZED)/threads
+	KNOCKOUT_REQUIRE_NATIVE=1 KNOCKOUT_SANITIZE=$(MEMORY) $(BIN)/python setup.py --quiet \
+		build --build-base $(SANITIZED)/base --build-lib $(SANITIZED)/lib
+	LD_PRELOAD="$(RUNTIMES)" ASAN_OPTIONS=detect_leaks=0 PYTHONPATH=$(CURDIR)/$(SANITIZED)/lib OMP_NUM_THREADS=1 $(BIN)/python -c \
+		'import pytest, sys, knockout; \
+		assert "$(SANITIZED)/lib" in knockout._C.__file__, knockout._C.__file__; \
+		sys.exit(pytest.main(["-q", "tests/test_native.py"]))'
+
+# The wheel is tested without src/: the suite finds the library in the environment made for it, or not at all.
+TRIED := build/wheel
+
+wheel: $(READY) ## one abi3 wheel in dist/, and the tests against it in an empty environment
+	rm -rf dist $(TRIED) build/lib* build/bdist* build/temp*
+	KNOCKOUT_REQUIRE_NATIVE=1 $(BIN)/python -m pip wheel --quiet --no-build-isolation --no-deps --wheel-dir dist .
+	test -f dist/*-abi3-*.whl
+	$(PYTHON) -m venv $(TRIED)
+	$(TRIED)/bin/python -m pip install --quiet --constraint constraints.txt "$$(echo dist/*.whl)[dev]"
+	$(TRIED)/bin/python -c 'import sys, knockout; \
+		assert knockout.__file__.startswith(sys.prefix) and knockout.native.available(), knockout.__file__'
+	OMP_NUM_THREADS=1 $(TRIED)/bin/python -m pytest -q --numprocesses auto tests
 
 reproduce: $(READY) ## the paper's quality beside ours
 	$(BIN)/python -m knockout.eval.reproduce
 
-bench: $(READY) ## benchmarks, once the operator's tests have passed
-	$(BIN)/python -m pytest -q tests/test_operator.py
+bench: $(READY) ## benchmarks, once the tests of the operator and the kernels have passed
+	$(BIN)/python -m pytest -q tests/test_operator.py tests/test_native.py
+	$(BIN)/python -m benchmarks.kernels
 	$(BIN)/python -m benchmarks.gather
 	$(BIN)/python -m benchmarks.rounds
 
@@ -49,4 +94,4 @@ pictures: $(READY) ## draw the README's picture again
 	$(BIN)/python docs/images/draw.py
 
 clean: ## remove what the other commands made
-	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist src/*.egg-info src/knockout/_C.*.so .mypy_cache .pytest_cache .ruff_cache .hypothesis

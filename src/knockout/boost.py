@@ -15,16 +15,25 @@ import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd import Function
 
 from knockout.checks import check_positive
-from knockout.tree import tree_sum
+from knockout.exact import exact_sum, exp, expm1, sqrt
 
 __all__ = ["Base", "Boost", "Fixed", "Power", "Relative"]
+
+
+class Pairs(NamedTuple):
+    """Those who meet in one round, best pair first, each (..., pairs)."""
+
+    better: Tensor
+    worse: Tensor
+    gap: Tensor  # better - worse; 0 where one of the two is not real
+    real: Tensor  # bool: two real candidates, and no bye
 
 
 class Boost(ABC):
@@ -58,20 +67,19 @@ class Boost(ABC):
         return scores.new_ones(()).expand(*scores.shape[:-1], 1)
 
     @abstractmethod
-    def logit(self, better: Tensor, gap: Tensor, paired: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
+    def logit(self, pairs: Pairs, scale: Tensor) -> tuple[Tensor, Tensor]:
         """Logits (..., pairs) of one round, and the scale (..., 1) that the next round starts from.
 
-        ``gap`` is what the better one is ahead of the worse one, and ``paired`` marks the pairs of two real candidates;
-        the gap of the others is 0 and their logit is never looked at.
+        The logit of a pair that is not real is never looked at.
         """
 
-    def share(self, better: Tensor, gap: Tensor, paired: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
+    def share(self, pairs: Pairs, scale: Tensor) -> tuple[Tensor, Tensor]:
         """The share of the better candidate of every pair, 1 where it has no opponent, and the next scale."""
-        logit, scale = self.logit(better, gap, paired, scale)
+        logit, scale = self.logit(pairs, scale)
         share = _entmax_of_two(logit, self.alpha)
         # Once the share has reached 1, the pair is decided: a constant, for the winner as for the loser, who is not
         # even looked at any more. (Not `share < 1`: a NaN must stay.)
-        return torch.where(paired & ~(share >= 1), share, 1.0), scale
+        return torch.where(pairs.real & ~(share >= 1), share, 1.0), scale
 
 
 @dataclass(frozen=True)
@@ -96,12 +104,12 @@ class Relative(Boost):
     def start(self, scores: Tensor) -> Tensor:
         return super().start(scores) * (2.0 * max(self.unit, torch.finfo(scores.dtype).tiny))
 
-    def logit(self, better: Tensor, gap: Tensor, paired: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
-        limits = torch.finfo(gap.dtype)
-        pairs = paired.sum(dim=-1, keepdim=True)
-        narrowed = torch.maximum(_mean(gap, pairs), (scale / 2).clamp(min=limits.tiny))
-        scale = torch.where(pairs > 0, narrowed, scale)
-        return min(self.c, limits.max) * _measure(gap, scale), scale
+    def logit(self, pairs: Pairs, scale: Tensor) -> tuple[Tensor, Tensor]:
+        limits = torch.finfo(scale.dtype)
+        count = pairs.real.sum(dim=-1, keepdim=True)
+        narrowed = torch.maximum(_mean_gap(pairs, count), (scale / 2).clamp(min=limits.tiny))
+        scale = torch.where(count > 0, narrowed, scale)
+        return min(self.c, limits.max) * _measure(pairs.gap, scale), scale
 
 
 @dataclass(frozen=True)
@@ -119,8 +127,8 @@ class Fixed(Boost):
     def __post_init__(self) -> None:
         self._check(c=self.c)
 
-    def logit(self, better: Tensor, gap: Tensor, paired: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
-        return min(self.c, torch.finfo(gap.dtype).max) * gap, scale
+    def logit(self, pairs: Pairs, scale: Tensor) -> tuple[Tensor, Tensor]:
+        return min(self.c, torch.finfo(scale.dtype).max) * pairs.gap, scale
 
 
 @dataclass(frozen=True)
@@ -138,8 +146,8 @@ class Base(Boost):
     def __post_init__(self) -> None:
         self._check_base(self.b)
 
-    def logit(self, better: Tensor, gap: Tensor, paired: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
-        return math.log(self.b) * gap, scale
+    def logit(self, pairs: Pairs, scale: Tensor) -> tuple[Tensor, Tensor]:
+        return math.log(self.b) * pairs.gap, scale
 
 
 @dataclass(frozen=True)
@@ -157,39 +165,54 @@ class Power(Boost):
     def __post_init__(self) -> None:
         self._check_base(self.b)
 
-    def logit(self, better: Tensor, gap: Tensor, paired: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
+    def logit(self, pairs: Pairs, scale: Tensor) -> tuple[Tensor, Tensor]:
         # b^x - b^y = b^x (1 - b^-(x-y)): the bracket lies in [0, 1], and b^x is capped at e^40, far past the point
         # where the smallest representable gap already decides the pair. So any finite scores give finite logits and
         # gradients.
         log_b = math.log(self.b)
-        height = torch.exp((log_b * better).clamp(max=40.0))
-        return height * -torch.expm1(-log_b * gap), scale
+        height = exp((log_b * pairs.better).clamp(max=40.0))
+        return height * -expm1(-log_b * pairs.gap), scale
 
 
 def as_boost(boost: float | Boost) -> Boost:
     """A bare number means Relative of it."""
+    if type(boost) is float and boost in _RELATIVE and not torch.compiler.is_compiling():
+        return _RELATIVE[boost]
     if isinstance(boost, Boost):
         return boost
     if isinstance(boost, bool) or not isinstance(boost, Real):
         raise TypeError(f"boost must be a number or a knockout.boost such as Relative(4); got {boost!r}")
-    return Relative(boost if isinstance(boost, (int, float)) else float(boost))
+    relative = Relative(boost if isinstance(boost, (int, float)) else float(boost))
+    if type(boost) is float and len(_RELATIVE) < 100 and not torch.compiler.is_compiling():
+        _RELATIVE[boost] = relative
+    return relative
+
+
+_RELATIVE: dict[float, Relative] = {}  # to check and make one takes longer than a small selection
 
 
 def _entmax_of_two(logit: Tensor, alpha: float) -> Tensor:
     if alpha == 1.0:
-        # Not torch.sigmoid: its CPU kernel rounds differently at the end of a vector, and a row's result must not
-        # depend on where in memory the row lies.
-        return 1.0 / (1.0 + torch.exp(-logit))
+        return 1.0 / (1.0 + exp(-logit))
     if alpha == 1.5:
         logit = logit.clamp(max=2.0)
-        return 0.5 + logit / 4.0 * torch.sqrt(2.0 - logit * logit / 4.0)
+        return 0.5 + logit / 4.0 * sqrt(2.0 - logit * logit / 4.0)
     return (0.5 + logit / 2.0).clamp(max=1.0)
 
 
-def _mean(gap: Tensor, pairs: Tensor) -> Tensor:
-    """Mean gap (..., 1) of the round; scaled down before it is added up, so that it cannot overflow."""
-    size = gap.shape[-1]
-    return tree_sum(gap / size) * (size / pairs.clamp(min=1).to(gap.dtype))
+def _mean_gap(pairs: Pairs, count: Tensor) -> Tensor:
+    """Mean gap (..., 1) of the real pairs of a round.
+
+    Added up as distances from the middle of the field, which need not know who meets whom: sorting is not needed for
+    it. In float64 and scaled down, so that it cannot overflow.
+    """
+    wide = pairs.better.dtype if pairs.better.device.type == "mps" else torch.float64
+    better, worse = pairs.better.to(wide) * 2.0**-40, pairs.worse.to(wide) * 2.0**-40
+    middle = better[..., -1:].detach()  # the last winner; it takes no gradient, there are as many above as below
+    distance = torch.cat([better - middle, middle - worse], dim=-1)
+    total = exact_sum(torch.where(torch.cat([pairs.real, pairs.real], dim=-1), distance, 0.0))
+    mean = total / count.clamp(min=1).to(wide) * 2.0**40
+    return mean.clamp(max=torch.finfo(pairs.gap.dtype).max).to(pairs.gap.dtype)
 
 
 def _measure(gap: Tensor, scale: Tensor) -> Tensor:
@@ -197,7 +220,7 @@ def _measure(gap: Tensor, scale: Tensor) -> Tensor:
 
 
 class _Measure(Function):
-    """gap (..., pairs) / scale (..., 1), with a gradient of the scale that is added up in a fixed tree."""
+    """gap (..., pairs) / scale (..., 1), with a gradient of the scale that is added up in no order."""
 
     generate_vmap_rule = True
 
@@ -213,4 +236,4 @@ class _Measure(Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
         gap, scale = ctx.saved_tensors
         d_gap = _measure(grad, scale)
-        return d_gap, -tree_sum(d_gap * _measure(gap, scale))
+        return d_gap, -exact_sum(d_gap * _measure(gap, scale)).to(grad.dtype)

@@ -20,10 +20,9 @@ DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 class Candidates(NamedTuple):
     """Scores that passed the border: what every method starts from."""
 
-    score: Tensor  # (..., n) in the computing dtype; 0 where the candidate takes no part
+    score: Tensor  # (..., n) in the computing dtype; 0 where the candidate takes no part; NaN in a spoiled row
     alive: Tensor  # (..., n) bool: takes part
     poison: Tensor  # (..., 1): 1, or NaN for a row with a NaN or +inf score
-    dtype: torch.dtype  # the dtype to return
 
 
 def candidates(scores: Tensor, mask: Tensor | None) -> Candidates:
@@ -35,7 +34,8 @@ def candidates(scores: Tensor, mask: Tensor | None) -> Candidates:
     score, alive = torch.broadcast_tensors(score, alive)
     score = torch.where(alive, score, 0.0)
     sound = score.isfinite().all(dim=-1, keepdim=True)
-    return Candidates(score, alive, torch.where(sound, 1.0, torch.nan).to(score.dtype), scores.dtype)
+    poison = torch.where(sound, 1.0, torch.nan).to(score.dtype)
+    return Candidates(score * poison, alive, poison)
 
 
 def computing_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -145,6 +145,8 @@ def _check_device(tensor: Tensor, name: str, device: torch.device) -> None:
 
 def check_broadcast(shape: Sequence[int], name: str, batch: Sequence[int], whose: str = "scores") -> None:
     """Batch dimensions that broadcast with those of another argument."""
+    if shape == batch:
+        return
     for mine, theirs in zip(reversed(shape), reversed(batch), strict=False):
         if mine != theirs and mine != 1 and theirs != 1:
             raise ValueError(

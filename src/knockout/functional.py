@@ -7,9 +7,9 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from knockout import kernel
 from knockout.boost import Boost, as_boost
 from knockout.checks import candidates, check_choice, check_flag, check_scores, check_values
-from knockout.plan import straight_through
 from knockout.selection import Selection
 from knockout.tournament import tournament
 
@@ -71,8 +71,8 @@ def topk(
     k = check_scores(scores, k, mask)
     batch = scores.shape[:-1] if mask is None else torch.broadcast_shapes(scores.shape[:-1], mask.shape[:-1])
     check_values(values, batch, scores.shape[-1], scores.device)
-    selection = select(scores, k, boost=boost, mask=mask, order=order, hard=hard)
-    return TopKResult(selection.apply(values), selection.scores, selection.indices, selection.mask)
+    selection = _select(scores, k, boost, mask, order, hard)
+    return TopKResult(selection._plan.apply(values), selection.scores, selection.indices, selection.mask)
 
 
 def select(
@@ -102,14 +102,19 @@ def select(
 
     The arguments are those of ``knockout.topk``.
     """
-    k = check_scores(scores, k, mask)
+    return _select(scores, check_scores(scores, k, mask), boost, mask, order, hard)
+
+
+def _select(scores: Tensor, k: int, boost: float | Boost, mask: Tensor | None, order: Order, hard: bool) -> Selection:
     check_choice(order, "order", ("score", "position"))
     check_flag(hard, "hard")
     boost = as_boost(boost)
-    entrants = candidates(scores, mask)
-    bracket, score, leader = tournament(entrants, k, boost, by_position=order == "position")
+    by_position = order == "position"
+    if kernel.takes(scores, boost):
+        bracket, leader, filled = kernel.tournament(scores, mask, k, boost, by_position)
+    else:
+        bracket, leader, filled = tournament(candidates(scores, mask), k, boost, by_position)
     if hard:
-        bracket = bracket.hardened()
-        own = entrants.score.gather(-1, leader.clamp(min=0))
-        score = straight_through(own, score)
-    return Selection(bracket, indices=leader, mask=leader >= 0, candidates=entrants, scores=score)
+        own = scores.to(bracket.score.dtype).expand(*leader.shape[:-1], -1).gather(-1, leader.clamp(min=0))
+        bracket = bracket.hardened(torch.where(filled, own, 0.0) * bracket.poison)
+    return Selection(bracket, leader, filled, scores.dtype)

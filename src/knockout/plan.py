@@ -16,20 +16,25 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.utils.checkpoint import checkpoint
 
-from knockout.checks import full_precision
+from knockout.checks import computing_dtype, full_precision
+from knockout.exact import exact_sum
 from knockout.gather import blend
-from knockout.tree import tree_sum
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Plan(ABC):
     """What a Selection needs of a plan, all in the computing dtype of the scores."""
 
     n: int
+    poison: Tensor  # (*batch, 1): 1, or NaN for a row with a NaN or +inf score
 
     @abstractmethod
     def apply(self, values: Tensor) -> Tensor:
         """Blended values (*batch, k, d) of values (..., n, d), in the dtype of the values."""
+
+    @abstractmethod
+    def scores(self) -> Tensor:
+        """Blended scores (*batch, k)."""
 
     @abstractmethod
     def weights(self) -> Tensor:
@@ -48,37 +53,43 @@ class Plan(ABC):
         """The entropy of the weights of each slot (*batch, k), as shares of their sum; 0 in an empty slot."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Bracket(Plan):
     """Members of every slot, the leader first, and their weights; no candidate is in two slots."""
 
-    member: Tensor  # (*batch, k, m) int64; n stands for nobody
-    weight: Tensor  # (*batch, k, m); exactly 0 for nobody
+    member: Tensor  # (*batch, k, m) int64 or int32; n stands for nobody, and who has no weight is nobody
+    weight: Tensor  # (*batch, k, m); exactly 0 for nobody, but NaN throughout a spoiled row
+    score: Tensor  # (*batch, k): blended; 0 in an empty slot
     hard: bool = False  # forward as if each leader had all the weight, backward as it is
 
     def apply(self, values: Tensor) -> Tensor:
-        batch = torch.broadcast_shapes(values.shape[:-2], self.member.shape[:-2])
-        member, weight = (x.expand(*batch, *x.shape[-2:]) for x in (self.member, self.weight))
-        values = values[(None,) * (len(batch) + 2 - values.dim())]
-        return blend(values, weight.to(values.dtype), member, self.hard)
+        member, weight = self.member, self.weight
+        if values.shape[:-2] != member.shape[:-2]:
+            batch = torch.broadcast_shapes(values.shape[:-2], member.shape[:-2])
+            member, weight = (x.expand(*batch, *x.shape[-2:]) for x in (member, weight))
+            values = values[(None,) * (len(batch) + 2 - values.dim())]
+        return blend(values, weight, member, self.hard)
 
-    def hardened(self) -> Bracket:
-        """The same plan, straight-through."""
-        return replace(self, hard=True)
+    def hardened(self, own: Tensor) -> Bracket:
+        """The same plan, straight-through, with the leaders' own scores (*batch, k)."""
+        return replace(self, hard=True, score=straight_through(own, self.score))
+
+    def scores(self) -> Tensor:
+        return self.score
 
     def weights(self) -> Tensor:
         blank = self.weight.new_zeros(*self.weight.shape[:-1], self.n + 1)
-        return blank.scatter(-1, self.member, self._shown())[..., :-1]
+        return blank.scatter(-1, self.member.long(), self._shown())[..., :-1]
 
     def mass(self) -> Tensor:
         blank = self.weight.new_zeros(*self.weight.shape[:-2], self.n + 1)
-        return blank.scatter(-1, self.member.flatten(-2), self._shown().flatten(-2))[..., :-1]
+        return blank.scatter(-1, self.member.long().flatten(-2), self._shown().flatten(-2))[..., :-1]
 
     def support(self) -> Tensor:
         return (self.weight != 0).sum(dim=-1)
 
     def entropy(self) -> Tensor:
-        return tree_sum(_entropy(self.weight)).squeeze(-1)
+        return exact_sum(_entropy(self.weight)).squeeze(-1).to(self.weight.dtype)
 
     def _shown(self) -> Tensor:
         """The weights as they act: all on the leader for a hard selection, with the soft gradient."""
@@ -89,7 +100,7 @@ class Bracket(Plan):
         return straight_through(leads, self.weight)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Rows(Plan):
     """A plan that can compute the weights of some slots at a time: ``CHUNK`` weights, or one slot of the whole batch.
 
@@ -105,8 +116,9 @@ class Rows(Plan):
         """Weights (*batch, stop - start, n) of the slots from start to stop."""
 
     def apply(self, values: Tensor) -> Tensor:
+        wide = values.to(computing_dtype(values.dtype))
         with full_precision(values.device):
-            return self._all(lambda rows: rows.to(values.dtype) @ values, dim=-2)
+            return self._all(lambda rows: rows.to(wide.dtype) @ wide, dim=-2).to(values.dtype)
 
     def weights(self) -> Tensor:
         return torch.cat([self.rows(*chunk) for chunk in self._chunks()], dim=-2)

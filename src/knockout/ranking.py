@@ -7,8 +7,8 @@ from torch import Tensor
 
 
 def sort_key(score: Tensor, alive: Tensor) -> Tensor:
-    """Scores to rank by, without gradient: -inf for those who take no part."""
-    return torch.where(alive, score.detach(), -torch.inf)
+    """Scores to rank by, without gradient: -inf for those who take no part, and all alike in a spoiled row."""
+    return torch.where(alive, score.detach().nan_to_num(nan=0.0), -torch.inf)
 
 
 def best_first(score: Tensor, alive: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import register_pytree_node
 
-from knockout.checks import Candidates, check_values, computing_dtype
+from knockout.checks import check_values
 from knockout.plan import Plan
 
 __all__ = ["Selection"]
@@ -36,20 +36,11 @@ class Selection:
     (torch.Size([2, 8]), tensor([1., 3.]))
     """
 
-    def __init__(
-        self,
-        plan: Plan,
-        indices: Tensor,
-        mask: Tensor,
-        candidates: Candidates,
-        scores: Tensor | None = None,
-    ) -> None:
-        """Without blended ``scores`` (..., k), those of the candidates are blended when asked for, as a payload."""
+    def __init__(self, plan: Plan, indices: Tensor, mask: Tensor, dtype: torch.dtype) -> None:
         self._plan = plan
-        self._candidates = candidates
-        self._scores = scores
         self.indices = indices
         self.mask = mask
+        self.dtype = dtype  # that of the scores, and of the weights
 
     @property
     def k(self) -> int:
@@ -62,17 +53,9 @@ class Selection:
         return self._plan.n
 
     @property
-    def dtype(self) -> torch.dtype:
-        """That of the scores, and of the weights."""
-        return self._candidates.dtype
-
-    @property
     def scores(self) -> Tensor:
         """Blended scores (..., k), differentiable."""
-        scores = self._scores
-        if scores is None:
-            scores = self._plan.apply(self._candidates.score.unsqueeze(-1)).squeeze(-1)
-        return self._finish(torch.where(self.mask, scores, 0.0), self.dtype)
+        return self._plan.scores().to(self.dtype)
 
     def apply(self, values: Tensor) -> Tensor:
         """Blend values (..., n, d) into (..., k, d), in their own dtype; batch dimensions broadcast.
@@ -82,9 +65,7 @@ class Selection:
         candidate in every slot, as ``methods.iterative``, reads all rows but those that its ``mask`` leaves out.)
         """
         check_values(values, self.indices.shape[:-1], self.n, self.indices.device)
-        blended = self._plan.apply(values.to(computing_dtype(values.dtype)))
-        # An empty slot holds zeros, whatever was looked up for it.
-        return self._finish(torch.where(self.mask.unsqueeze(-1), blended, 0.0), values.dtype, matrix=True)
+        return self._plan.apply(values)
 
     def __matmul__(self, values: Tensor) -> Tensor:
         return self.apply(values)
@@ -95,11 +76,11 @@ class Selection:
         For looking at a selection; ``apply`` needs far less memory. Of a straight-through selection, they are one-hot
         and have the gradient of the soft weights.
         """
-        return self._finish(self._plan.weights(), self.dtype, matrix=True)
+        return (self._plan.weights() * self._plan.poison.unsqueeze(-1)).to(self.dtype)
 
     def mass(self) -> Tensor:
         """Soft k-hot mask (..., n): how much of each candidate was passed on; sums to the number of filled slots."""
-        return self._finish(self._plan.mass(), self.dtype)
+        return (self._plan.mass() * self._plan.poison).to(self.dtype)
 
     def support(self) -> Tensor:
         """How many candidates carry weight in each slot (..., k), int64. 1 where the slot is decided.
@@ -116,12 +97,8 @@ class Selection:
         Differentiable: a penalty on its logarithm sharpens a selection, a reward softens it. Of a straight-through
         selection, support and perplexity are those of the soft blend whose gradients it has.
         """
-        return self._finish(torch.where(self.mask, torch.exp(self._plan.entropy()), 0.0), self.dtype)
-
-    def _finish(self, out: Tensor, dtype: torch.dtype, matrix: bool = False) -> Tensor:
-        """Spoil the rows with a NaN or +inf score, let all others pass untouched, and return to the user's dtype."""
-        poison = self._candidates.poison.to(out.dtype)
-        return (out * (poison.unsqueeze(-1) if matrix else poison)).to(dtype)
+        perplexity = torch.where(self.mask, torch.exp(self._plan.entropy()), 0.0)
+        return (perplexity * self._plan.poison).to(self.dtype)
 
     def __repr__(self) -> str:
         return f"Selection(k={self.k}, n={self.n}, batch={tuple(self.indices.shape[:-1])}, dtype={self.dtype})"
@@ -133,18 +110,15 @@ def _flatten(selection: Selection) -> tuple[list[Tensor], Any]:
     plan = selection._plan
     tensors = {field.name: getattr(plan, field.name) for field in fields(plan) if field.type == "Tensor"}
     settings = {field.name: getattr(plan, field.name) for field in fields(plan) if field.type != "Tensor"}
-    *candidates, dtype = selection._candidates
-    scores = [] if selection._scores is None else [selection._scores]
-    leaves = [*tensors.values(), *candidates, selection.indices, selection.mask, *scores]
-    return leaves, (type(plan), tuple(tensors), tuple(settings.items()), dtype)
+    leaves = [*tensors.values(), selection.indices, selection.mask]
+    return leaves, (type(plan), tuple(tensors), tuple(settings.items()), selection.dtype)
 
 
 def _unflatten(leaves: Iterable[Any], context: Any) -> Selection:
     kind, names, settings, dtype = context
     parts = iter(leaves)
     plan = kind(**{name: next(parts) for name in names}, **dict(settings))
-    candidates = Candidates(next(parts), next(parts), next(parts), dtype)
-    return Selection(plan, next(parts), next(parts), candidates, next(parts, None))
+    return Selection(plan, next(parts), next(parts), dtype)
 
 
 register_pytree_node(Selection, _flatten, _unflatten, serialized_type_name="knockout.Selection")

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from knockout.boost import Boost
+from knockout.boost import Boost, Pairs
 from knockout.checks import Candidates
 from knockout.plan import Bracket
 from knockout.ranking import best_first
@@ -46,11 +46,11 @@ class Fold(NamedTuple):
 
 
 class Result(NamedTuple):
-    """What is left after the last round, a number per slot, and how it came about."""
+    """The plan, and what is left after the last round, a number per slot."""
 
     bracket: Bracket
-    score: Tensor
     leader: Tensor  # -1 in an empty slot
+    filled: Tensor  # bool
 
 
 def rounds_of(n: int, k: int) -> int:
@@ -78,12 +78,15 @@ def tournament(candidates: Candidates, k: int, boost: Boost, by_position: bool =
     place, weight = _unfold(folds, slot, 1.0 + 0.0 * last.score)
     member = seeds.gather(-1, place)
     takes_part = alive.gather(-1, member)  # and the others are nobody's members
+    weight = torch.where(takes_part, weight, 0.0) * candidates.poison
     bracket = Bracket(
-        member=torch.where(takes_part, member, n).unflatten(-1, (k, -1)),
-        weight=torch.where(takes_part, weight, 0.0).unflatten(-1, (k, -1)),
         n=n,
+        poison=candidates.poison,
+        member=torch.where(takes_part & (weight != 0), member, n).unflatten(-1, (k, -1)),
+        weight=weight.unflatten(-1, (k, -1)),
+        score=torch.where(last.real, last.score, 0.0) * candidates.poison,
     )
-    return Result(bracket, last.score, torch.where(last.real, last.leader, -1))
+    return Result(bracket, torch.where(last.real, last.leader, -1), last.real)
 
 
 def _play(field: Field, rounds: int, boost: Boost) -> tuple[list[Fold], Field]:
@@ -96,7 +99,7 @@ def _play(field: Field, rounds: int, boost: Boost) -> tuple[list[Fold], Field]:
         # Whoever takes no part ranks last, so a worse one who takes none is a missing opponent.
         paired = field.real[..., half:].flip(-1)
         gap = torch.where(paired, better - worse, 0.0).clamp(max=torch.finfo(better.dtype).max)
-        share, scale = boost.share(better, gap, paired, scale)
+        share, scale = boost.share(Pairs(better, worse, gap, paired), scale)
         # share * better + (1 - share) * worse, written so that neither it nor its gradient overflows or cancels.
         blend = better - (1.0 - share) * gap
         field = Field(blend, field.leader[..., :half], field.real[..., :half])

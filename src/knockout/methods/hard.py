@@ -28,9 +28,11 @@ def hard(scores: Tensor, k: int, mask: Tensor | None = None) -> Selection:
     score, leader = sort_key(entrants.score, entrants.alive).topk(k, dim=-1)
     filled = score != -torch.inf
     bracket = Bracket(
-        member=torch.where(filled, leader, n).unsqueeze(-1),
-        weight=filled.to(score.dtype).unsqueeze(-1),
         n=n,
+        poison=entrants.poison,
+        member=torch.where(filled, leader, n).unsqueeze(-1),
+        weight=(filled * entrants.poison).unsqueeze(-1),
+        score=torch.where(filled, score, 0.0) * entrants.poison,
         hard=True,
     )
-    return Selection(bracket, torch.where(filled, leader, -1), filled, candidates=entrants, scores=score)
+    return Selection(bracket, torch.where(filled, leader, -1), filled, scores.dtype)

@@ -48,6 +48,7 @@ def iterative(scores: Tensor, k: int, peaked: bool = True, alpha: float = 1.0, m
     filled = entrants.alive.gather(-1, leader)
     plan = Steps(
         n=scores.shape[-1],
+        poison=entrants.poison,
         k=k,
         score=entrants.score,
         rank=torch.where(entrants.alive, rank, -1),
@@ -57,10 +58,10 @@ def iterative(scores: Tensor, k: int, peaked: bool = True, alpha: float = 1.0, m
         alpha=alpha,
         masked=mask is not None,
     )
-    return Selection(plan, torch.where(filled, leader, -1), filled, candidates=entrants)
+    return Selection(plan, torch.where(filled, leader, -1), filled, scores.dtype)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Steps(Rows):
     """Step i weighs the candidates whose rank is i or later by their distance from the i-th best score."""
 
@@ -81,7 +82,7 @@ class Steps(Rows):
         distance = (self.best[..., start:stop, None] - self.score.unsqueeze(-2)).clamp(-farthest, farthest)
         logit = torch.where(rank >= step, -min(self.alpha, limits.max) * distance.square(), limits.min)
         weight = self._peaked(logit, rank == step) if self.peaked else torch.softmax(logit, dim=-1)
-        return weight * self.filled[..., start:stop, None]
+        return weight * self.filled[..., start:stop, None] * self.poison.unsqueeze(-1)
 
     def _peaked(self, logit: Tensor, is_best: Tensor) -> Tensor:
         limits = torch.finfo(logit.dtype)
@@ -90,6 +91,9 @@ class Steps(Rows):
         alone = (is_best | (logit == limits.min)).all(dim=-1, keepdim=True)
         # Far-off others make the printed weight of the best one grow without bound; it stops at the largest 1/x.
         return peak / torch.where(alone, 1.0, others.clamp(min=limits.tiny))
+
+    def scores(self) -> Tensor:
+        return self.apply(self.score.unsqueeze(-1)).squeeze(-1)
 
     def apply(self, values: Tensor) -> Tensor:
         if self.masked:

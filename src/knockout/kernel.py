@@ -1,0 +1,153 @@
+"""The tournament by the native kernel, with its gradients."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function, grad
+
+from knockout import native
+from knockout.boost import Base, Boost, Fixed, Power, Relative
+from knockout.checks import candidates
+from knockout.plan import Bracket
+from knockout.tournament import Result
+from knockout.tournament import tournament as reference
+
+Settings = tuple[int, Boost, bool, bool, bool]  # k, boost, by_position, save, fixed
+ALPHAS = (1.0, 1.5, 2.0)
+KINDS = {Relative: 0, Fixed: 1, Base: 1, Power: 2}  # Base is Fixed of its logarithm
+
+
+def takes(scores: Tensor, boost: Boost) -> bool:
+    """Whether the kernel is to handle these scores with this boost."""
+    return type(boost) in KINDS and native.takes(scores, scores.shape[-1]) and not _nested()
+
+
+def tournament(scores: Tensor, mask: Tensor | None, k: int, boost: Boost, by_position: bool) -> Result:
+    """As the reference, from scores and mask as they came."""
+    if mask is not None:
+        scores, mask = torch.broadcast_tensors(scores, mask)
+    # Whether the rounds must be kept for the backward pass; a transform does not tell in time.
+    save = torch._C._are_functorch_transforms_active() or (torch.is_grad_enabled() and scores.requires_grad)
+    # Whether shapes must be known beforehand, at the price of room for the most members that a slot could have.
+    fixed = torch.compiler.is_compiling() or type(scores) not in (Tensor, torch.nn.Parameter)
+    out = native.apply(_Tournament, scores, mask, (k, boost, by_position, save, fixed))
+    member, weight, score, leader, filled, poison, _, _ = out
+    return Result(Bracket(scores.shape[-1], poison, member, weight, score), leader, filled)
+
+
+class _Tournament(Function):
+    """Scores to members, weights, blended scores, leaders, filled, poison, and the kernel's record of the rounds."""
+
+    @staticmethod
+    def forward(scores: Tensor, mask: Tensor | None, settings: Settings) -> tuple[Tensor, ...]:
+        k, boost, by_position, save, fixed = settings
+        out: tuple[Tensor, ...] = native.tournament(scores, mask, k, *_numbers(boost), by_position, save, fixed)
+        return out
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        scores, mask, ctx.settings = inputs
+        member, _, _, leader, filled, poison, integers, numbers = output
+        ctx.mark_non_differentiable(member, leader, filled, poison, integers, numbers)
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(scores, mask, member, poison, integers, numbers)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, None, None]:
+        _, d_weight, d_score, *_ = grads
+        if d_weight is None and d_score is None:
+            return None, None, None
+        return native.apply(_Backward, d_weight, d_score, *ctx.saved_tensors, ctx.settings), None, None
+
+    @staticmethod
+    def vmap(info: Any, dims: Any, *args: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
+        return native.apply(_Tournament, *_lifted(info, dims, args)), (0,) * 8
+
+
+class _Backward(Function):
+    """The gradient of the scores. Its own derivatives are those of the reference, which has the same results."""
+
+    @staticmethod
+    def forward(
+        d_weight: Tensor | None,
+        d_score: Tensor | None,
+        scores: Tensor,
+        mask: Tensor | None,
+        member: Tensor,
+        poison: Tensor,
+        integers: Tensor,
+        numbers: Tensor,
+        settings: Settings,
+    ) -> Tensor:
+        k, boost, _, _, _ = settings
+        out: Tensor = native.tournament_backward(
+            d_weight, d_score, scores, mask, member, poison, integers, numbers, k, *_numbers(boost)
+        )
+        return out
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        d_weight, d_score, scores, mask, member, _, _, _, ctx.settings = inputs
+        ctx.save_for_backward(d_weight, d_score, scores, mask, member)
+
+    @staticmethod
+    def backward(ctx: Any, up: Tensor) -> tuple[Tensor | None, ...]:
+        d_weight, d_score, scores, mask, member = ctx.saved_tensors
+        k, boost, by_position, _, _ = ctx.settings
+        again = torch.is_grad_enabled()
+        with torch.enable_grad():
+            d_weight, d_score, scores = (
+                x if x is None or (again and x.requires_grad) else x.detach().requires_grad_()
+                for x in (d_weight, d_score, scores)
+            )
+            plan = reference(candidates(scores, mask), k, boost, by_position).bracket
+            outputs, gradients = [], []
+            if d_weight is not None:
+                outputs.append(plan.weight)
+                gradients.append(_rearranged(d_weight, member, plan))
+            if d_score is not None:
+                outputs.append(plan.score)
+                gradients.append(d_score)
+            (first,) = grad(outputs, scores, gradients, create_graph=True)
+            wanted = [x for x in (d_weight, d_score, scores) if x is not None]
+            found = iter(grad(first, wanted, up, create_graph=again, allow_unused=True))
+        return *(None if x is None else next(found) for x in (d_weight, d_score, scores)), *(None,) * 6
+
+    @staticmethod
+    def vmap(info: Any, dims: Any, *args: Any) -> tuple[Tensor, int]:
+        return native.apply(_Backward, *_lifted(info, dims, args)), 0
+
+
+def _numbers(boost: Boost) -> tuple[int, int, float, float]:
+    """A boost as the kernel takes it: kind, alpha, sharpness, unit."""
+    kind, alpha = KINDS[type(boost)], ALPHAS.index(boost.alpha)
+    if isinstance(boost, Relative):
+        return kind, alpha, boost.c, boost.unit
+    return kind, alpha, boost.c if isinstance(boost, Fixed) else math.log(boost.b), 1.0  # type: ignore[attr-defined]
+
+
+def _rearranged(d_weight: Tensor, member: Tensor, plan: Bracket) -> Tensor:
+    """Gradients of the kernel's weights, (*batch, k, m), in the places that the reference has for the same members."""
+    n = plan.n
+    place = member.long().flatten(-2)
+    each = d_weight.new_zeros(*place.shape[:-1], n + 1).scatter(-1, place, d_weight.flatten(-2))
+    each = torch.where(torch.arange(n + 1, device=each.device) < n, each, 0.0)
+    return each.gather(-1, plan.member.flatten(-2)).reshape(plan.member.shape)
+
+
+def _lifted(info: Any, dims: Any, args: Any) -> list[Any]:
+    return [
+        native.lift(x, dim, info.batch_size) if isinstance(x, Tensor) else x for x, dim in zip(args, dims, strict=True)
+    ]
+
+
+def _nested() -> bool:
+    """Whether torch.func differentiates more than once: a gradient of a gradient is the reference's."""
+    if not torch._C._are_functorch_transforms_active() or torch.compiler.is_compiling():
+        return False
+    levels = torch._C._functorch.get_interpreter_stack() or ()
+    return sum(level.key() != torch._C._functorch.TransformType.Vmap for level in levels) > 1
