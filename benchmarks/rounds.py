@@ -10,7 +10,7 @@ from torch import Tensor
 
 import knockout
 from benchmarks.timing import medians, save
-from knockout.boost import Boost, Relative
+from knockout.boost import Boost, Pairs, Relative
 from knockout.tournament import rounds_of
 
 CELLS = [(1, 16384, 64, 512), (4, 16384, 64, 512), (4, 16384, 2, 512), (4, 16384, 2048, 512), (16, 16384, 64, 32)]
@@ -24,7 +24,8 @@ def round_by_round(values: Tensor, scores: Tensor, k: int, boost: Boost) -> Tens
         values = values.gather(1, order.unsqueeze(-1).expand_as(values))
         half = scores.shape[-1] // 2
         better, worse = scores[:, :half], scores[:, half:].flip(-1)
-        share, scale = boost.share(better, better - worse, torch.ones_like(better, dtype=torch.bool), scale)
+        real = torch.ones_like(better, dtype=torch.bool)
+        share, scale = boost.share(Pairs(better, worse, better - worse, real), scale)
         scores = share * better + (1 - share) * worse
         share = share.unsqueeze(-1)
         values = share * values[:, :half] + (1 - share) * values[:, half:].flip(1)
