@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <limits>
-#include <vector>
 
 #include "exact.h"
 #include "portable.h"
@@ -119,19 +118,20 @@ class Deal {
         parts_(width == 1 ? 1 : std::min<int64_t>(width, count / 65536 + 1)),
         dealer_(low, high, static_cast<int32_t>(buckets_)) {}
 
-  // Where each bucket starts: buckets + 1 ranks from `begin` on.
+  // Where each bucket starts, buckets + 1 ranks; returns the size of the largest.
   template <class Team>
-  void count(int32_t begin, int32_t* start, const Team& team) {
-    place_.assign(static_cast<size_t>(parts_ * buckets_), 0);
+  int64_t count(int32_t* start, const Team& team) {
+    place_ = Buffer<int32_t>(parts_ * buckets_);
+    std::fill_n(place_.get(), parts_ * buckets_, 0);
     team(parts_, 1, [&](int64_t from, int64_t to) {
       for (int64_t part = from; part < to; ++part) {
-        int32_t* const mine = place_.data() + part * buckets_;
+        int32_t* const mine = place_.get() + part * buckets_;
         each_block(part, [mine](const int32_t* bucket, int64_t, int64_t size) {
           for (int64_t i = 0; i < size; ++i) ++mine[bucket[i]];
         });
       }
     });
-    int32_t total = begin;
+    int32_t total = 0, most = 0;
     for (int64_t b = 0; b < buckets_; ++b) {
       start[b] = total;
       for (int64_t part = 0; part < parts_; ++part) {
@@ -139,8 +139,10 @@ class Deal {
         place_[part * buckets_ + b] = total;
         total += size;
       }
+      most = std::max(most, total - start[b]);
     }
     start[buckets_] = total;
+    return most;
   }
 
   // Those of the buckets that are wanted, or all, to their places.
@@ -148,8 +150,9 @@ class Deal {
   void place(Entry<T>* entries, const uint8_t* wanted, const Team& team) const {
     team(parts_, 1, [&](int64_t from, int64_t to) {
       for (int64_t part = from; part < to; ++part) {
-        std::vector<int32_t> next(place_.begin() + part * buckets_, place_.begin() + (part + 1) * buckets_);
-        int32_t* const mine = next.data();
+        const Buffer<int32_t> next(buckets_);
+        std::copy_n(place_.get() + part * buckets_, buckets_, next.get());
+        int32_t* const mine = next.get();
         each_block(part, [&](const int32_t* bucket, int64_t at, int64_t size) {
           if (!wanted) {
             for (int64_t i = 0; i < size; ++i) entries[mine[bucket[i]]++] = source_[at + i];
@@ -185,7 +188,7 @@ class Deal {
   Source source_;
   int64_t count_, buckets_, parts_;
   Dealer<T> dealer_;
-  std::vector<int32_t> place_;
+  Buffer<int32_t> place_;
 };
 
 }  // namespace knockout

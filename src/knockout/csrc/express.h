@@ -22,10 +22,6 @@
 
 namespace knockout {
 
-struct Span {
-  int64_t begin, end;
-};
-
 // Sorted, and those that touch or nearly touch joined.
 inline void join(std::vector<Span>& spans, int64_t slack) {
   std::sort(spans.begin(), spans.end(), [](const Span& one, const Span& other) { return one.begin < other.begin; });
@@ -43,15 +39,14 @@ inline void join(std::vector<Span>& spans, int64_t slack) {
 // What the buckets tell about ranks that nobody has looked at.
 class Bounds {
  public:
-  Bounds(const std::vector<int32_t>& start, double low, double high, double epsilon)
+  Bounds(const int32_t* start, int64_t buckets, double low, double high, double epsilon)
       : start_(start),
-        total_(start.size()),
+        total_(buckets + 1),
         high_(high),
-        width_((high - low) / double(start.size() - 1)),
+        width_((high - low) / double(buckets)),
         rounding_(16 * epsilon * (std::abs(high) + std::abs(low))) {
-    for (size_t b = 0; b + 1 < start.size(); ++b) {
-      total_[b + 1] = total_[b] + int64_t{start[b + 1] - start[b]} * static_cast<int64_t>(b);
-    }
+    total_[0] = 0;
+    for (int64_t b = 0; b < buckets; ++b) total_[b + 1] = total_[b] + int64_t{start[b + 1] - start[b]} * b;
   }
 
   bool finite() const { return width_ + rounding_ < std::numeric_limits<double>::infinity(); }
@@ -71,8 +66,8 @@ class Bounds {
   }
 
  private:
-  const std::vector<int32_t>& start_;
-  std::vector<int64_t> total_;
+  const int32_t* start_;
+  Buffer<int64_t> total_;
   double high_, width_, rounding_;
 };
 
@@ -80,48 +75,46 @@ template <class T>
 class Express {
  public:
   // How many rounds to play so: as long as the buckets are fine enough to tell something.
-  static int rounds_of(const Entrants<T>& entrants, const Game& game, int64_t k, const Boost<T>& boost) {
+  static int rounds_of(const Game& game, int64_t k, const Boost<T>& boost) {
     const int64_t least = kLeast * game.size / std::max<int64_t>(1, buckets_for(game.size));
     int rounds = 0;
-    if (boost.kind == Kind::power) return 0;  // its logits do not depend on gaps alone
-    if (!(entrants.low < entrants.high)) return 0;
+    if (game.size < 2048 || boost.kind == Kind::power) return 0;  // its logits do not depend on gaps alone
     while (rounds < game.rounds && (k << (game.rounds - rounds)) >= least) ++rounds;
     return rounds;
   }
 
-  Express(Field<T>& field, const Entrants<T>& entrants, const Game& game, int64_t n, int64_t k, const Boost<T>& boost)
+  Express(const Field<T>& field, const Entrants<T>& entrants, const Game& game, int64_t k, const Boost<T>& boost,
+          const Leaders& leaders)
       : field_(field),
-        bounds_(field.start(), double(entrants.low), double(entrants.high), double(std::numeric_limits<T>::epsilon())),
+        bounds_(field.start(), field.buckets(), double(entrants.low), double(entrants.high),
+                double(std::numeric_limits<T>::epsilon())),
         slack_(4 * double(std::numeric_limits<T>::epsilon()) *
                std::max(std::abs(double(entrants.low)), std::abs(double(entrants.high)))),
         alive_(game.size),
-        n_(n),
         k_(k),
         boost_(boost),
+        leaders_(leaders),
         all_rounds_(game.rounds),
-        rounds_(rounds_of(entrants, game, k, boost)),
+        rounds_(rounds_of(game, k, boost)),
         margin_(margin_for(slack_ / (double(entrants.high) - double(entrants.low)), double(game.size))) {}
 
-  // Play as many rounds as can be played so. The field that is left, sorted (or, if there is no round left, the slots)
-  // is in `entries` then; otherwise nothing has happened.
+  // Play as many rounds as can be played so, if they can. The field that is left, sorted (or, if there is no round
+  // left, the slots) is in `entries` then.
   template <class Team>
-  void operator()(const Record<T>& record, Entry<T>* entries, Game& game, const Team& team) {
-    if (!plan(record)) return;
-    field_.let_in(asked_[0], team);
-    for (const Span& span : asked_[0]) {
-      std::copy(field_.entries() + span.begin, field_.entries() + span.end, entries + span.begin);
-    }
+  bool operator()(const Record<T>& record, Entry<T>* entries, Game& game, const Team& team) {
+    if (!plan(record)) return false;
+    field_.sort(asked_[0], team);
     int64_t nodes = 0;
     for (int r = 0; r < rounds_; ++r) {
       record.round[r].node = static_cast<int32_t>(nodes);
       for (const Span& span : asked_[r + 1]) {
-        if (!blend(r, span, record, entries, nodes)) return field_.forget();
+        if (!blend(r, span, record, entries, nodes)) return false;
       }
     }
     game.played = game.hasty = rounds_;
     game.nodes = nodes;
     game.size = k_ << (all_rounds_ - rounds_);
-    field_.replace(entries, game.size, true);
+    return true;
   }
 
  private:
@@ -264,30 +257,31 @@ class Express {
       low_end = m.blend[count - 1], gap_ends[1] = m.gap[count - 1];
       note(
           m, count, [&](int64_t i) { return entries[at + i].ref; },
-          [&](int64_t i) { return entries[level.mirror(at + i)].ref; }, field_, record, nodes);
+          [&](int64_t i) { return entries[level.mirror(at + i)].ref; }, leaders_, record, nodes);
       for (int64_t i = 0; i < count; ++i) {
-        entries[at + i] = {m.blend[i], static_cast<int32_t>(n_ + nodes + i)};
+        entries[at + i] = {m.blend[i], static_cast<int32_t>(leaders_.n + nodes + i)};
       }
       nodes += count;
     }
     if (r == all_rounds_ - 1) return true;
-    sort_entries(entries + first, wide.end - first, field_.leaders());
+    sort_entries(entries + first, wide.end - first, leaders_, Alone());
     if (wide.end < level.half) {  // clear of the blends below
       if (!(double(gap_ends[1]) >= level.peak)) return false;
       const double bound = std::max(double(low_end) + slack_, level.close);
       if (span.end > first && !(double(entries[span.end - 1].score) > bound)) return false;
     }
-    if (first > wide.begin) return is_better(entries[first - 1], entries[first], field_.leaders());
+    if (first > wide.begin) return is_better(entries[first - 1], entries[first], leaders_);
     if (first == 0) return true;
     if (!(double(gap_ends[0]) >= level.peak)) return false;
     return double(entries[std::max(span.begin, first)].score) < double(high_end) - slack_;
   }
 
-  Field<T>& field_;
+  const Field<T>& field_;
   Bounds bounds_;
   double slack_;  // by which a blend may be off by rounding
-  int64_t alive_, n_, k_;
+  int64_t alive_, k_;
   const Boost<T>& boost_;
+  Leaders leaders_;
   int all_rounds_, rounds_;
   int64_t margin_;  // pairs beyond the ranks asked for: some more where scores lie closer together than rounding
   double lowered_ = 0;

@@ -74,20 +74,16 @@ struct Ledger {
 // Working memory, for one row after the other.
 template <class T>
 struct Workspace {
-  Buffer<Entry<T>> entries, spare, asked;
+  Buffer<Entry<T>> entries;
   Buffer<T> score;
   Buffer<int32_t> index, leader, integers;
   Buffer<T> numbers;
-  Field<T> field;
 
   Workspace(const Shape& shape, bool save)
       : entries(shape.n),
-        spare(shape.n / 2 + 1),
-        asked(shape.n),
         leader(shape.n - shape.k),
         integers(Room::for_all(shape).integers()),
-        numbers(save ? Room::for_all(shape).numbers() : kMostRounds + shape.n - shape.k),
-        field(spare.get(), Leaders{static_cast<int32_t>(shape.n), leader.get()}) {}
+        numbers(save ? Room::for_all(shape).numbers() : kMostRounds + shape.n - shape.k) {}
 
   T* scores(int64_t n) {
     if (!score.get()) score = Buffer<T>(n);
@@ -234,6 +230,24 @@ void copy_ledger(const Ledger<T>& from, const Ledger<T>& to, int64_t k, int64_t 
   std::copy(source.gap, source.gap + nodes, target.gap);
 }
 
+// The candidates, sorted; or, of a long row, what is left of them after some rounds.
+template <class T, class Team>
+void line_up(const Entrants<T>& entrants, int64_t k, const Boost<T>& boost, const Leaders& leaders,
+             const Record<T>& record, Entry<T>* entries, Game& game, const Team& team) {
+  const Candidates<T> candidates{entrants.score, entrants.index};
+  if (entrants.count <= kSmall || entrants.low == entrants.high) {
+    for (int64_t i = 0; i < entrants.count; ++i) entries[i] = candidates[i];
+    if (entrants.low < entrants.high) sort_few(entries, entrants.count, leaders);
+    return;
+  }
+  const Field<T> field(entries, candidates, entrants.count, entrants.low, entrants.high, leaders, team);
+  if (Express<T>::rounds_of(game, k, boost) &&
+      Express<T>(field, entrants, game, k, boost, leaders)(record, entries, game, team)) {
+    return;
+  }
+  field.sort(team);
+}
+
 template <class T, class S, class Team>
 void select_row(const Scores<S>& row, const Shape& shape, const Boost<T>& boost, bool by_position, bool save,
                 Workspace<T>& work, const Slots<T>& out, Outcome<T>& outcome, const Team& team) {
@@ -243,17 +257,13 @@ void select_row(const Scores<S>& row, const Shape& shape, const Boost<T>& boost,
   ledger.record.leader = work.leader.get();
   if (!save) ledger.record.score = nullptr;
   const Record<T>& record = ledger.record;
-  Field<T>& field = work.field;
-  field.open(work.entries.get(), {entrants.score, entrants.index}, entrants.count, entrants.low, entrants.high, team);
+  const Leaders leaders{static_cast<int32_t>(shape.n), work.leader.get()};
+  Entry<T>* const slots = work.entries.get();
   Game game(entrants.count, shape.k);
-  if (Express<T>::rounds_of(entrants, game, shape.k, boost)) {
-    Express<T>(field, entrants, game, shape.n, shape.k, boost)(record, work.asked.get(), game, team);
-  }
-  field.let_in(team);
+  line_up(entrants, shape.k, boost, leaders, record, slots, game, team);
   const int64_t ordered = game.size;
-  play(field, game, shape.n, shape.k, boost, record, team);
+  play(slots, game, shape.k, boost, leaders, record, team);
 
-  Entry<T>* slots = field.entries();
   const int64_t filled = std::min(entrants.count, shape.k);
   if (save) {
     team(ordered, 1 << 16, [&](int64_t begin, int64_t end) {
@@ -261,16 +271,15 @@ void select_row(const Scores<S>& row, const Shape& shape, const Boost<T>& boost,
     });
   }
   if (by_position) {
-    std::sort(slots, slots + filled, [&](const Entry<T>& one, const Entry<T>& other) {
-      return field.leader(one.ref) < field.leader(other.ref);
-    });
+    std::sort(slots, slots + filled,
+              [&](const Entry<T>& one, const Entry<T>& other) { return leaders(one.ref) < leaders(other.ref); });
   }
   *out.poison = T(1);
   for (int64_t slot = 0; slot < shape.k; ++slot) {
     const bool taken = slot < filled;
     out.filled[slot] = taken;
     out.score[slot] = taken ? slots[slot].score : T(0);
-    out.leader[slot] = taken ? field.leader(slots[slot].ref) : -1;
+    out.leader[slot] = taken ? leaders(slots[slot].ref) : -1;
   }
   collect(slots, filled, shape, record, outcome, team);
   if (!save) return;

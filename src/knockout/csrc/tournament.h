@@ -103,17 +103,90 @@ KNOCKOUT_WIDE void meet(Meeting<double>& m, int64_t count, const Boost<double>& 
 
 // --- forward ---
 
+template <class T>
+KNOCKOUT_INLINE Total distances_of(const Entry<T>* entry, int64_t count, const Grid& grid) {
+  const Grid mine = grid;
+  if (count < 2 * kLanes) {
+    Total few;
+    for (int64_t i = 0; i < count; ++i) mine.add(double(entry[i].score), few.coarse, few.fine);
+    return few;
+  }
+  double coarse[kLanes] = {}, fine[kLanes] = {};
+  int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) {
+    for (int64_t lane = 0; lane < kLanes; ++lane) mine.add(double(entry[i + lane].score), coarse[lane], fine[lane]);
+  }
+  for (; i < count; ++i) mine.add(double(entry[i].score), coarse[0], fine[0]);
+  Total total;
+  for (int64_t lane = 0; lane < kLanes; ++lane) total += {coarse[lane], fine[lane]};
+  return total;
+}
+KNOCKOUT_WIDE Total distances(const Entry<float>* entry, int64_t count, const Grid& grid) {
+  return distances_of(entry, count, grid);
+}
+KNOCKOUT_WIDE Total distances(const Entry<double>* entry, int64_t count, const Grid& grid) {
+  return distances_of(entry, count, grid);
+}
+
+// The field of a row before a round, best first: in order up to `sorted`, and those behind are worse than these, in any
+// order. Most of them lose outright, and then nobody asks who was the worst.
+template <class T>
+struct Lineup {
+  Entry<T>* entry;
+  int64_t size, sorted;
+  Leaders leaders;
+
+  template <class Team>
+  void sort(const Team& team) {
+    sort_entries(entry + sorted, size - sorted, leaders, team);
+    sorted = size;
+  }
+
+  // Cut off at `end`; from `begin` on there are blends now, never better than those before. They come nearly in order
+  // as long as their pairs are far apart, so the first are sorted by moving them a little.
+  void close(int64_t begin, int64_t end) {
+    constexpr int64_t near = 8;
+    size = end;
+    if (begin == end) {
+      sorted = end;
+      return;
+    }
+    int64_t at = begin + 1;
+    for (; at < end; ++at) {
+      const Entry<T> moving = entry[at];
+      if (entry[at - 1].score > moving.score) continue;
+      int64_t to = at;
+      while (to > begin && at - to <= near && is_better(moving, entry[to - 1], leaders)) --to;
+      if (at - to > near) break;
+      std::copy_backward(entry + to, entry + at, entry + at + 1);
+      entry[to] = moving;
+    }
+    if (at < end) {
+      T best = entry[at].score;
+      for (int64_t i = at; i < end; ++i) best = std::max(best, entry[i].score);
+      while (at > begin && entry[at - 1].score <= best) --at;
+    }
+    sorted = at;
+  }
+
+  T worst() const {
+    T worst = entry[size - 1].score;
+    for (int64_t i = sorted; i < size; ++i) worst = std::min(worst, entry[i].score);
+    return worst;
+  }
+};
+
 // The mean gap, or the floor where it cannot be above it.
 template <class T, class Team>
-T narrow(Field<T>& field, const Round& round, T floor, int64_t slots, Source& source, const Team& team) {
-  const T best = field.at(round.byes).score, worst = field.at(round.size - 1).score;
-  const T middle = field.at(round.byes + round.pairs - 1).score;
+T narrow(const Lineup<T>& field, const Round& round, T floor, int64_t slots, Source& source, const Team& team) {
+  const T best = field.entry[round.byes].score, worst = field.worst();
+  const T middle = field.entry[round.byes + round.pairs - 1].score;
   source = Source::floor;
   if (best - worst < floor) return floor;
   const double center = double(middle) * kDown;
   const Grid grid(center, std::max(double(best) * kDown - center, center - double(worst) * kDown), slots);
   const int64_t count = 2 * int64_t{round.pairs}, part = 1 << 16;
-  const Entry<T>* entries = field.entries() + round.byes;
+  const Entry<T>* entries = field.entry + round.byes;
   Total total;
   if (count <= part) {
     total = distances(entries, count, grid);
@@ -134,12 +207,14 @@ T narrow(Field<T>& field, const Round& round, T floor, int64_t slots, Source& so
 
 // The first pair that is not decided beyond doubt: logits fall from the best pair to the last.
 template <class T>
-int32_t first_undecided(Field<T>& field, const Round& round, const Boost<T>& boost, T scale) {
+int32_t first_undecided(const Lineup<T>& field, const Round& round, const Boost<T>& boost, T scale) {
   if (round.pairs <= kFew) return 0;  // quicker to blend them all
   int32_t low = 0, high = round.pairs;
   while (low < high) {
     const int32_t pair = low + (high - low) / 2;
-    const T better = field.at(round.byes + pair).score, worse = field.at(round.size - 1 - pair).score;
+    // Of those who are not sorted, the best that they could be.
+    const int64_t other = std::min<int64_t>(round.size - 1 - pair, field.sorted - 1);
+    const T better = field.entry[round.byes + pair].score, worse = field.entry[other].score;
     if (logit(boost, better, clamp_gap(better - worse), scale) >= boost.decided()) {
       low = pair + 1;
     } else {
@@ -151,13 +226,13 @@ int32_t first_undecided(Field<T>& field, const Round& round, const Boost<T>& boo
 
 // Write down `count` pairs as nodes; `better` and `worse` tell who met.
 template <class T, class Better, class Worse>
-void note(const Meeting<T>& m, int64_t count, const Better& better, const Worse& worse, const Field<T>& field,
+void note(const Meeting<T>& m, int64_t count, const Better& better, const Worse& worse, const Leaders& leaders,
           const Record<T>& record, int64_t node) {
   for (int64_t i = 0; i < count; ++i) {
     const int32_t ref = better(i);
     record.better[node + i] = ref;
     record.worse[node + i] = worse(i);
-    record.leader[node + i] = field.leader(ref);
+    record.leader[node + i] = leaders(ref);
   }
   std::copy(m.share, m.share + count, record.share + node);
   if (record.score) {
@@ -166,65 +241,61 @@ void note(const Meeting<T>& m, int64_t count, const Better& better, const Worse&
   }
 }
 
+// The pairs that are not decided: blends take the places of their winners.
 template <class T, class Team>
-void blend_pairs(Field<T>& field, const Round& round, const Boost<T>& boost, T scale, int64_t n,
-                 const Record<T>& record, const Team& team) {
-  const Entry<T>* entries = field.entries();
+void blend_pairs(const Lineup<T>& field, const Round& round, const Boost<T>& boost, T scale, const Record<T>& record,
+                 const Team& team) {
+  const int32_t n = field.leaders.n;
   team(round.pairs - round.decided, 16 * kPairs, [&](int64_t begin, int64_t end) {
     Meeting<T> m;
     for (int64_t at = begin; at < end; at += kPairs) {
       const int64_t count = std::min(kPairs, end - at), node = round.node + at;
-      const Entry<T>* better = entries + round.byes + round.decided + at;
-      const Entry<T>* worse = entries + round.size - 1 - round.decided - at;
+      Entry<T>* const better = field.entry + round.byes + round.decided + at;
+      const Entry<T>* const worse = field.entry + round.size - 1 - round.decided - at;
       for (int64_t i = 0; i < count; ++i) m.better[i] = better[i].score;
       for (int64_t i = 0; i < count; ++i) m.worse[i] = worse[-i].score;
       meet(m, count, boost, scale);
       note(
-          m, count, [=](int64_t i) { return better[i].ref; }, [=](int64_t i) { return worse[-i].ref; }, field, record,
-          node);
-      for (int64_t i = 0; i < count; ++i) {
-        field.spare()[at + i] = {m.blend[i], static_cast<int32_t>(n + node + i)};
-      }
+          m, count, [=](int64_t i) { return better[i].ref; }, [=](int64_t i) { return worse[-i].ref; }, field.leaders,
+          record, node);
+      for (int64_t i = 0; i < count; ++i) better[i] = {m.blend[i], static_cast<int32_t>(n + node + i)};
     }
   });
 }
 
-// Play all rounds that are left. Afterwards the first of the field are the slots, in order.
+// Play all rounds that are left, from a sorted field. Afterwards the first of it are the slots, in order.
 template <class T, class Team>
-void play(Field<T>& field, Game& game, int64_t n, int64_t k, const Boost<T>& boost, const Record<T>& record,
-          const Team& team) {
-  if (game.rounds == 0) field.settle(0, game.size, team);
+void play(Entry<T>* entries, Game& game, int64_t k, const Boost<T>& boost, const Leaders& leaders,
+          const Record<T>& record, const Team& team) {
+  Lineup<T> field{entries, game.size, game.size, leaders};
   T scale = game.played ? record.scale[game.played - 1] : boost.start;
   for (int r = game.played; r < game.rounds; ++r) {
     const int64_t half = k << (game.rounds - r - 1);
     Round round{};
-    round.size = static_cast<int32_t>(game.size);
-    round.pairs = static_cast<int32_t>(game.size - half);
+    round.size = static_cast<int32_t>(field.size);
+    round.pairs = static_cast<int32_t>(field.size - half);
     round.byes = static_cast<int32_t>(half - round.pairs);
     round.node = static_cast<int32_t>(game.nodes);
+    if (field.sorted < half) field.sort(team);
     if (boost.kind == Kind::relative) {
       const T floor = std::max(scale / 2, std::numeric_limits<T>::min());
       scale = narrow(field, round, floor, 2 * half, round.source, team);
     }
-    field.at(half - 1);  // who is above the middle, and who is below
-    field.at(round.byes);
     round.decided = first_undecided(field, round, boost, scale);
-    const bool last = r == game.rounds - 1;
-    // The order of those who win outright matters for the slots alone.
-    field.settle(last ? 0 : round.byes + round.decided, round.size - round.decided, team);
-    blend_pairs(field, round, boost, scale, n, record, team);
-    const int64_t blended = round.pairs - round.decided;
-    if (last) {
-      std::copy(field.spare(), field.spare() + blended, field.entries() + round.byes + round.decided);
-    } else {
-      field.close(round.byes + round.decided, blended, team);
+    if (field.sorted < field.size - round.decided) {
+      field.sort(team);
+      round.decided = first_undecided(field, round, boost, scale);
     }
-    game.nodes += blended;
-    game.size = half;
+    blend_pairs(field, round, boost, scale, record, team);
+    if (r < game.rounds - 1)
+      field.close(round.byes + round.decided, half);  // the last round's order is that of its pairs
+    field.size = half;
+    game.nodes += round.pairs - round.decided;
     record.round[r] = round;
     record.scale[r] = scale;
   }
   game.played = game.rounds;
+  game.size = field.size;
 }
 
 // use(member, weight) for the members of a slot that carry weight, the leader first.
