@@ -116,5 +116,6 @@ def _select(scores: Tensor, k: int, boost: float | Boost, mask: Tensor | None, o
         bracket, leader, filled = tournament(candidates(scores, mask), k, boost, by_position)
     if hard:
         own = scores.to(bracket.score.dtype).expand(*leader.shape[:-1], -1).gather(-1, leader.clamp(min=0))
-        bracket = bracket.hardened(torch.where(filled, own, 0.0) * bracket.poison)
+        spoiled = bracket.score.isnan()
+        bracket = bracket.hardened(torch.where(spoiled, torch.nan, torch.where(filled, own, 0.0)))
     return Selection(bracket, leader, filled, scores.dtype)

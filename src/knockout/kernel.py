@@ -35,12 +35,12 @@ def tournament(scores: Tensor, mask: Tensor | None, k: int, boost: Boost, by_pos
     # Whether shapes must be known beforehand, at the price of room for the most members that a slot could have.
     fixed = torch.compiler.is_compiling() or type(scores) not in (Tensor, torch.nn.Parameter)
     out = native.apply(_Tournament, scores, mask, (k, boost, by_position, save, fixed))
-    member, weight, score, leader, filled, poison, _, _ = out
-    return Result(Bracket(scores.shape[-1], poison, member, weight, score), leader, filled)
+    member, weight, score, leader, filled, _ = out
+    return Result(Bracket(scores.shape[-1], member, weight, score), leader, filled)
 
 
 class _Tournament(Function):
-    """Scores to members, weights, blended scores, leaders, filled, poison, and the kernel's record of the rounds."""
+    """Scores to members, weights, blended scores, leaders, filled, and the kernel's record of the rounds."""
 
     @staticmethod
     def forward(scores: Tensor, mask: Tensor | None, settings: Settings) -> tuple[Tensor, ...]:
@@ -51,10 +51,10 @@ class _Tournament(Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         scores, mask, ctx.settings = inputs
-        member, _, _, leader, filled, poison, integers, numbers = output
-        ctx.mark_non_differentiable(member, leader, filled, poison, integers, numbers)
+        member, _, _, leader, filled, ledger = output
+        ctx.mark_non_differentiable(member, leader, filled, ledger)
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(scores, mask, member, poison, integers, numbers)
+        ctx.save_for_backward(scores, mask, member, ledger)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, None, None]:
@@ -65,7 +65,7 @@ class _Tournament(Function):
 
     @staticmethod
     def vmap(info: Any, dims: Any, *args: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-        return native.apply(_Tournament, *_lifted(info, dims, args)), (0,) * 8
+        return native.apply(_Tournament, *_lifted(info, dims, args)), (0,) * 6
 
 
 class _Backward(Function):
@@ -78,20 +78,16 @@ class _Backward(Function):
         scores: Tensor,
         mask: Tensor | None,
         member: Tensor,
-        poison: Tensor,
-        integers: Tensor,
-        numbers: Tensor,
+        ledger: Tensor,
         settings: Settings,
     ) -> Tensor:
         k, boost, _, _, _ = settings
-        out: Tensor = native.tournament_backward(
-            d_weight, d_score, scores, mask, member, poison, integers, numbers, k, *_numbers(boost)
-        )
+        out: Tensor = native.tournament_backward(d_weight, d_score, scores, mask, member, ledger, k, *_numbers(boost))
         return out
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        d_weight, d_score, scores, mask, member, _, _, _, ctx.settings = inputs
+        d_weight, d_score, scores, mask, member, _, ctx.settings = inputs
         ctx.save_for_backward(d_weight, d_score, scores, mask, member)
 
     @staticmethod
@@ -115,7 +111,7 @@ class _Backward(Function):
             (first,) = grad(outputs, scores, gradients, create_graph=True)
             wanted = [x for x in (d_weight, d_score, scores) if x is not None]
             found = iter(grad(first, wanted, up, create_graph=again, allow_unused=True))
-        return *(None if x is None else next(found) for x in (d_weight, d_score, scores)), *(None,) * 6
+        return *(None if x is None else next(found) for x in (d_weight, d_score, scores)), *(None,) * 4
 
     @staticmethod
     def vmap(info: Any, dims: Any, *args: Any) -> tuple[Tensor, int]:

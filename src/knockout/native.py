@@ -159,20 +159,19 @@ def _tournament(
     number = computing_dtype(scores.dtype)
     rounds, nodes = 31, n - k  # at most
     # The members of a slot, and what is kept for the backward pass: as long as any row could need, or as this one does.
-    most = (places(n, k), 4 + 6 * rounds + k + n + 2 * nodes, rounds + 3 * nodes)
-    lengths: list[Any] = [0, 0, 0]
-    for i in range(3 if save else 1):
+    integers = (6 + 6 * rounds + k + n + 2 * nodes + 1) // 2 * 2
+    most = (places(n, k), integers + (rounds + 3 * nodes) * number.itemsize // 4)
+    lengths: list[Any] = [0, 0]
+    for i in range(2 if save else 1):
         lengths[i] = most[i] if fixed else torch.library.get_ctx().new_dynamic_size()
-    members, integers, numbers = (*batch, k, lengths[0]), lengths[1], lengths[2]
+    members = (*batch, k, lengths[0])
     return (
         scores.new_empty(members, dtype=torch.int32),
         scores.new_empty(members, dtype=number),
         scores.new_empty((*batch, k), dtype=number),
         scores.new_empty((*batch, k), dtype=torch.int64),
         scores.new_empty((*batch, k), dtype=torch.bool),
-        scores.new_empty((*batch, 1), dtype=number),
-        scores.new_empty((*batch, integers), dtype=torch.int32),
-        scores.new_empty((*batch, numbers), dtype=number),
+        scores.new_empty((*batch, lengths[1]), dtype=torch.int32),
     )
 
 

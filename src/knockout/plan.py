@@ -26,7 +26,6 @@ class Plan(ABC):
     """What a Selection needs of a plan, all in the computing dtype of the scores."""
 
     n: int
-    poison: Tensor  # (*batch, 1): 1, or NaN for a row with a NaN or +inf score
 
     @abstractmethod
     def apply(self, values: Tensor) -> Tensor:
@@ -58,8 +57,8 @@ class Bracket(Plan):
     """Members of every slot, the leader first, and their weights; no candidate is in two slots."""
 
     member: Tensor  # (*batch, k, m) int64 or int32; n stands for nobody, and who has no weight is nobody
-    weight: Tensor  # (*batch, k, m); exactly 0 for nobody, but NaN throughout a spoiled row
-    score: Tensor  # (*batch, k): blended; 0 in an empty slot
+    weight: Tensor  # (*batch, k, m); exactly 0 for nobody, but NaN throughout a spoiled row: see Candidates
+    score: Tensor  # (*batch, k): blended; 0 in an empty slot; NaN throughout a spoiled row
     hard: bool = False  # forward as if each leader had all the weight, backward as it is
 
     def apply(self, values: Tensor) -> Tensor:
@@ -79,17 +78,22 @@ class Bracket(Plan):
 
     def weights(self) -> Tensor:
         blank = self.weight.new_zeros(*self.weight.shape[:-1], self.n + 1)
-        return blank.scatter(-1, self.member.long(), self._shown())[..., :-1]
+        return self._spoiled(blank.scatter(-1, self.member.long(), self._shown())[..., :-1])
 
     def mass(self) -> Tensor:
         blank = self.weight.new_zeros(*self.weight.shape[:-2], self.n + 1)
-        return blank.scatter(-1, self.member.long().flatten(-2), self._shown().flatten(-2))[..., :-1]
+        mass = blank.scatter(-1, self.member.long().flatten(-2), self._shown().flatten(-2))[..., :-1]
+        return self._spoiled(mass.unsqueeze(-2)).squeeze(-2)
 
     def support(self) -> Tensor:
         return (self.weight != 0).sum(dim=-1)
 
     def entropy(self) -> Tensor:
         return exact_sum(_entropy(self.weight)).squeeze(-1).to(self.weight.dtype)
+
+    def _spoiled(self, weights: Tensor) -> Tensor:
+        """Weights (*batch, slots, n), NaN throughout the rows that are spoiled."""
+        return torch.where(self.score[..., :1, None].isnan(), torch.nan, weights)
 
     def _shown(self) -> Tensor:
         """The weights as they act: all on the leader for a hard selection, with the soft gradient."""

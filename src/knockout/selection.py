@@ -76,11 +76,11 @@ class Selection:
         For looking at a selection; ``apply`` needs far less memory. Of a straight-through selection, they are one-hot
         and have the gradient of the soft weights.
         """
-        return (self._plan.weights() * self._plan.poison.unsqueeze(-1)).to(self.dtype)
+        return self._plan.weights().to(self.dtype)
 
     def mass(self) -> Tensor:
         """Soft k-hot mask (..., n): how much of each candidate was passed on; sums to the number of filled slots."""
-        return (self._plan.mass() * self._plan.poison).to(self.dtype)
+        return self._plan.mass().to(self.dtype)
 
     def support(self) -> Tensor:
         """How many candidates carry weight in each slot (..., k), int64. 1 where the slot is decided.
@@ -97,8 +97,8 @@ class Selection:
         Differentiable: a penalty on its logarithm sharpens a selection, a reward softens it. Of a straight-through
         selection, support and perplexity are those of the soft blend whose gradients it has.
         """
-        perplexity = torch.where(self.mask, torch.exp(self._plan.entropy()), 0.0)
-        return (perplexity * self._plan.poison).to(self.dtype)
+        entropy = self._plan.entropy()
+        return torch.where(self.mask | entropy.isnan(), torch.exp(entropy), 0.0).to(self.dtype)
 
     def __repr__(self) -> str:
         return f"Selection(k={self.k}, n={self.n}, batch={tuple(self.indices.shape[:-1])}, dtype={self.dtype})"

@@ -81,7 +81,6 @@ def tournament(candidates: Candidates, k: int, boost: Boost, by_position: bool =
     weight = torch.where(takes_part, weight, 0.0) * candidates.poison
     bracket = Bracket(
         n=n,
-        poison=candidates.poison,
         member=torch.where(takes_part & (weight != 0), member, n).unflatten(-1, (k, -1)),
         weight=weight.unflatten(-1, (k, -1)),
         score=torch.where(last.real, last.score, 0.0) * candidates.poison,

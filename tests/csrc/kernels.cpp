@@ -62,7 +62,6 @@ struct Result {
   std::vector<int64_t> leader;
   std::vector<uint8_t> filled;
   std::vector<T> weight, score, gradient;
-  T poison = 0;
   int64_t places = 0;  // for the members of a slot
 
   bool operator==(const Result& other) const {
@@ -71,7 +70,7 @@ struct Result {
              (one.empty() || std::memcmp(one.data(), two.data(), one.size() * sizeof(T)) == 0);
     };
     return member == other.member && leader == other.leader && filled == other.filled && same(weight, other.weight) &&
-           same(score, other.score) && same(gradient, other.gradient) && same({poison}, {other.poison});
+           same(score, other.score) && same(gradient, other.gradient);
   }
 };
 
@@ -88,7 +87,7 @@ Result<T> run(const std::vector<T>& scores, const std::vector<uint8_t>& mask, co
     out.leader.assign(set.k, -77);
     out.filled.assign(set.k, 1);
     out.score.assign(set.k, T(-77));
-    const Slots<T> slots{out.score.data(), out.leader.data(), reinterpret_cast<bool*>(out.filled.data()), &out.poison};
+    const Slots<T> slots{out.score.data(), out.leader.data(), reinterpret_cast<bool*>(out.filled.data())};
     select_row<T>(row, shape, boost, set.by_position, save, work, slots, outcome, team);
     out.places = outcome.most();
     out.member.assign(set.k * out.places, static_cast<int32_t>(shape.n));
@@ -101,12 +100,12 @@ Result<T> run(const std::vector<T>& scores, const std::vector<uint8_t>& mask, co
     return out;
   };
 
-  Workspace<T> saving(shape, true);
+  Workspace<T> saving(shape);
   Outcome<T> kept;
   Result<T> out = forward(saving, true, kept);
   if (shape.n <= kLong) {
     // Without a record for the backward pass: the same, and so in memory that the row before has used.
-    Workspace<T> forgetting(shape, false);
+    Workspace<T> forgetting(shape);
     for (int twice = 0; twice < 2; ++twice) {
       Outcome<T> outcome;
       check(forward(forgetting, false, outcome) == out, "without a record, n = " + std::to_string(shape.n));
@@ -116,12 +115,10 @@ Result<T> run(const std::vector<T>& scores, const std::vector<uint8_t>& mask, co
   std::vector<T> d_weight(out.weight.size()), d_score(out.score.size());
   for (size_t i = 0; i < d_weight.size(); ++i) d_weight[i] = T(std::sin(1.0 + double(out.member[i])));
   for (size_t i = 0; i < d_score.size(); ++i) d_score[i] = T(std::cos(1.0 + double(out.leader[i])));
-  const Room room =
-      Room::of(set.k, static_cast<int64_t>(kept.integers.size()), static_cast<int64_t>(kept.numbers.size()));
-  const Ledger<T> ledger(kept.integers.data(), kept.numbers.data(), room);
+  const auto ledger = Ledger<T>::read(kept.ledger.data(), set.k);
   out.gradient.assign(shape.n, T(-77));
-  select_row_backward<T>(row, shape, boost, !kept.sound, out.member.data(), out.places,
-                         Back<T>{d_weight.data(), d_score.data()}, ledger, room.ordered, out.gradient.data(), team);
+  select_row_backward<T>(row, shape, boost, out.member.data(), out.places, Back<T>{d_weight.data(), d_score.data()},
+                         ledger, out.gradient.data(), team);
   return out;
 }
 

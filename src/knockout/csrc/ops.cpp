@@ -151,7 +151,7 @@ Scores<S> row_of(const Tensor& scores, const Offsets& at, const std::optional<Te
           mask ? mask->stride(last) : 0};
 }
 
-using Selected = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>;
+using Selected = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>;
 
 // Everything that has no use for a fixed shape is as long as the longest row needs; `fixed` makes it as long as any row
 // could need, for who must know shapes beforehand.
@@ -161,34 +161,31 @@ Selected tournament_of(const Tensor& scores, const std::optional<Tensor>& mask, 
   using T = Computing<S>;
   const Shape shape = call.shape;
   const int64_t k = shape.k;
-  Tensor score = empty(call.with({k}), dtype_of<T>()), leader = empty(call.with({k}), ScalarType::Long);
-  Tensor filled = empty(call.with({k}), ScalarType::Bool), poison = empty(call.with({1}), dtype_of<T>());
-  const Slots<T> out{data<T>(score), data<int64_t>(leader), data<bool>(filled), data<T>(poison)};
+  const Sizes per_slot = call.with({k});
+  Tensor score = empty(per_slot, dtype_of<T>()), leader = empty(per_slot, ScalarType::Long);
+  Tensor filled = empty(per_slot, ScalarType::Bool);
+  const Slots<T> out{data<T>(score), data<int64_t>(leader), data<bool>(filled)};
   const Offsets at(scores, call.batch);
   const std::optional<Offsets> mask_at = mask ? std::optional<Offsets>(Offsets(*mask, call.batch)) : std::nullopt;
   const Boost<T> boost(kind, alpha, c, unit);
   std::vector<Outcome<T>> outcomes(call.rows);
   rows_of(call.rows, shape.n, [&](int64_t begin, int64_t end, const auto& team) {
-    Workspace<T> work(shape, save);
+    Workspace<T> work(shape);
     for (int64_t row = begin; row < end; ++row) {
-      const Slots<T> mine{out.score + row * k, out.leader + row * k, out.filled + row * k, out.poison + row};
+      const Slots<T> mine{out.score + row * k, out.leader + row * k, out.filled + row * k};
       select_row<T>(row_of<S>(scores, at, mask, mask_at, row), shape, boost, by_position, save, work, mine,
                     outcomes[row], team);
     }
   });
 
-  int64_t places = fixed ? shape.places() : 1;
-  Room room{k, 0, 0};
-  if (fixed) room = Room::for_all(shape);
-  for (int64_t row = 0; row < call.rows && !fixed; ++row) {
-    places = std::max(places, outcomes[row].most());
-    if (!save || !outcomes[row].sound) continue;
-    const Room mine = Room::of(k, outcomes[row].integers.size(), outcomes[row].numbers.size());
-    room.ordered = std::max(room.ordered, mine.ordered), room.nodes = std::max(room.nodes, mine.nodes);
+  int64_t places = fixed ? shape.places() : 1, length = save && fixed ? Room::for_all(shape).length<T>() : 0;
+  for (const Outcome<T>& outcome : outcomes) {
+    if (!fixed) places = std::max(places, outcome.most());
+    if (save) length = std::max(length, static_cast<int64_t>(outcome.ledger.size()));
   }
-  Tensor member = empty(call.with({k, places}), ScalarType::Int), weight = empty(call.with({k, places}), dtype_of<T>());
-  Tensor integers = empty(call.with({save ? room.integers() : 0}), ScalarType::Int);
-  Tensor numbers = empty(call.with({save ? room.numbers() : 0}), dtype_of<T>());
+  const Sizes per_member = call.with({k, places});
+  Tensor member = empty(per_member, ScalarType::Int), weight = empty(per_member, dtype_of<T>());
+  Tensor ledger = empty(call.with({length}), ScalarType::Int);
   int32_t* const members = data<int32_t>(member);
   T* const weights = data<T>(weight);
   Everybody()(call.rows * k, std::max<int64_t>(1, (1 << 14) / places), [&](int64_t begin, int64_t end) {
@@ -203,22 +200,15 @@ Selected tournament_of(const Tensor& scores, const std::optional<Tensor>& mask, 
                 outcome.sound ? T(0) : std::numeric_limits<T>::quiet_NaN());
     }
   });
-  int32_t* const kept_integers = data<int32_t>(integers);
-  T* const kept_numbers = data<T>(numbers);
-  Everybody()(save ? call.rows : 0, std::max<int64_t>(1, (1 << 14) / room.integers()), [&](int64_t begin, int64_t end) {
+  if (length == 0) return {member, weight, score, leader, filled, ledger};
+  int32_t* const ledgers = data<int32_t>(ledger);
+  Everybody()(call.rows, std::max<int64_t>(1, (1 << 14) / length), [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
-      int32_t* const my_integers = kept_integers + row * room.integers();
-      T* const my_numbers = kept_numbers + row * room.numbers();
-      std::fill_n(my_integers, room.integers(), 0);  // so that a result is a function of its inputs to the last byte
-      std::fill_n(my_numbers, room.numbers(), T(0));
-      Outcome<T>& outcome = outcomes[row];
-      if (!outcome.sound) continue;
-      const Room mine = Room::of(k, outcome.integers.size(), outcome.numbers.size());
-      copy_ledger(Ledger<T>(outcome.integers.data(), outcome.numbers.data(), mine),
-                  Ledger<T>(my_integers, my_numbers, room), k, mine.ordered, mine.nodes);
+      const std::vector<int32_t>& mine = outcomes[row].ledger;
+      std::fill(std::copy(mine.begin(), mine.end(), ledgers + row * length), ledgers + (row + 1) * length, 0);
     }
   });
-  return {member, weight, score, leader, filled, poison, integers, numbers};
+  return {member, weight, score, leader, filled, ledger};
 }
 
 Selected tournament(Tensor scores, std::optional<Tensor> mask, int64_t k, int64_t kind, int64_t alpha, double c,
@@ -232,43 +222,39 @@ Selected tournament(Tensor scores, std::optional<Tensor> mask, int64_t k, int64_
 template <class S>
 Tensor tournament_backward_of(const std::optional<Tensor>& d_weight, const std::optional<Tensor>& d_score,
                               const Tensor& scores, const std::optional<Tensor>& mask, const Tensor& member,
-                              const Tensor& poison, const Tensor& integers, const Tensor& numbers, const Call& call,
-                              const Boost<Computing<S>>& boost) {
+                              const Tensor& ledger, const Call& call, const Boost<Computing<S>>& boost) {
   using T = Computing<S>;
   const Shape shape = call.shape;
   const int64_t places = member.size(member.dim() - 1), all = shape.k * places;
-  const Room room = Room::of(shape.k, integers.size(integers.dim() - 1), numbers.size(numbers.dim() - 1));
+  const int64_t length = ledger.size(ledger.dim() - 1);
   Tensor out = empty(call.with({shape.n}), scores.scalar_type());
   const Offsets at(scores, call.batch);
   const std::optional<Offsets> mask_at = mask ? std::optional<Offsets>(Offsets(*mask, call.batch)) : std::nullopt;
   const T* const weights = d_weight ? data<T>(*d_weight) : nullptr;
   const T* const slots = d_score ? data<T>(*d_score) : nullptr;
   const int32_t* const members = data<int32_t>(member);
-  const T* const poisons = data<T>(poison);
-  int32_t* const kept_integers = data<int32_t>(integers);
-  T* const kept_numbers = data<T>(numbers);
+  int32_t* const ledgers = data<int32_t>(ledger);
   S* const result = data<S>(out);
   rows_of(call.rows, shape.n, [&](int64_t begin, int64_t end, const auto& team) {
     for (int64_t row = begin; row < end; ++row) {
       const Back<T> back{weights ? weights + row * all : nullptr, slots ? slots + row * shape.k : nullptr};
-      const Ledger<T> ledger(kept_integers + row * room.integers(), kept_numbers + row * room.numbers(), room);
-      select_row_backward<T>(row_of<S>(scores, at, mask, mask_at, row), shape, boost, poisons[row] != poisons[row],
-                             members + row * all, places, back, ledger, room.ordered, result + row * shape.n, team);
+      select_row_backward<T>(row_of<S>(scores, at, mask, mask_at, row), shape, boost, members + row * all, places, back,
+                             Ledger<T>::read(ledgers + row * length, shape.k), result + row * shape.n, team);
     }
   });
   return out;
 }
 
 Tensor tournament_backward(std::optional<Tensor> d_weight, std::optional<Tensor> d_score, Tensor scores,
-                           std::optional<Tensor> mask, Tensor member, Tensor poison, Tensor integers, Tensor numbers,
-                           int64_t k, int64_t kind, int64_t alpha, double c, double unit) {
+                           std::optional<Tensor> mask, Tensor member, Tensor ledger, int64_t k, int64_t kind,
+                           int64_t alpha, double c, double unit) {
   const Call call(scores, k);
   if (d_weight) d_weight = dense(*d_weight);
   if (d_score) d_score = dense(*d_score);
-  member = dense(member), poison = dense(poison), integers = dense(integers), numbers = dense(numbers);
+  member = dense(member), ledger = dense(ledger);
   return by_dtype(scores, "scores", [&](auto s) {
     using S = decltype(s);
-    return tournament_backward_of<S>(d_weight, d_score, scores, mask, member, poison, integers, numbers, call,
+    return tournament_backward_of<S>(d_weight, d_score, scores, mask, member, ledger, call,
                                      Boost<Computing<S>>(kind, alpha, c, unit));
   });
 }
@@ -527,12 +513,10 @@ STABLE_TORCH_LIBRARY(knockout, m) {
   m.def(
       "tournament(Tensor scores, Tensor? mask, int k, int kind, int alpha, float c, float unit, bool by_position, bool "
       "save, bool fixed)"
-      " -> (Tensor member, Tensor weight, Tensor score, Tensor leader, Tensor filled, Tensor poison, Tensor integers, "
-      "Tensor numbers)");
+      " -> (Tensor member, Tensor weight, Tensor score, Tensor leader, Tensor filled, Tensor ledger)");
   m.def(
       "tournament_backward(Tensor? d_weight, Tensor? d_score, Tensor scores, Tensor? mask, Tensor member, Tensor "
-      "poison,"
-      " Tensor integers, Tensor numbers, int k, int kind, int alpha, float c, float unit) -> Tensor");
+      "ledger, int k, int kind, int alpha, float c, float unit) -> Tensor");
   m.def("blend(Tensor values, Tensor weight, Tensor member, bool hard) -> Tensor");
   m.def("spread(Tensor grad, Tensor weight, Tensor member, SymInt[] shape) -> Tensor");
   m.def("match(Tensor grad, Tensor values, Tensor member, bool wide) -> Tensor");

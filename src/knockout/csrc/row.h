@@ -38,36 +38,51 @@ inline bool Scores<double>::alive(int64_t i) const {
   return (!mask || mask[i * mask_stride]) && score[i * stride] != -std::numeric_limits<double>::infinity();
 }
 
-// What a row's backward pass needs, in two flat arrays with room for so many nodes, and for so long a field.
+// The head of a row's ledger.
+struct Head {
+  int32_t rounds;  // or -1: a spoiled row, and nothing follows
+  int32_t hasty;   // rounds without a full field
+  int32_t filled;  // slots
+  int32_t nodes, ordered, unused;
+};
+
+// How long the parts of a ledger are.
 struct Room {
   int64_t k, ordered, nodes;
-  int64_t integers() const { return 4 + 6 * kMostRounds + k + ordered + 2 * nodes; }
-  int64_t numbers() const { return kMostRounds + 3 * nodes; }
   static Room for_all(const Shape& shape) { return {shape.k, shape.n, shape.n - shape.k}; }
-  static Room of(int64_t k, int64_t integers, int64_t numbers) {
-    const int64_t nodes = (numbers - kMostRounds) / 3;
-    return {k, integers - 4 - 6 * kMostRounds - k - 2 * nodes, nodes};
+
+  int64_t integers() const { return (6 + 6 * kMostRounds + k + ordered + 2 * nodes + 1) / 2 * 2; }
+  template <class T>
+  int64_t length() const {
+    return integers() + (kMostRounds + 3 * nodes) * static_cast<int64_t>(sizeof(T) / sizeof(int32_t));
   }
 };
 
+// What a row's backward pass needs, in one flat array: of integers, with the numbers of type T at its end.
 template <class T>
 struct Ledger {
-  int32_t* head;   // rounds, nodes, filled slots, rounds without a full field
+  Head* head;
   int32_t* roots;  // of the slots, in their order
   Record<T> record;
 
-  Ledger(int32_t* integers, T* numbers, const Room& room) : head(integers) {
-    static_assert(sizeof(Round) == 6 * sizeof(int32_t));
-    record.round = reinterpret_cast<Round*>(integers + 4);
-    roots = integers + 4 + 6 * kMostRounds;
+  Ledger(int32_t* data, const Room& room) : head(reinterpret_cast<Head*>(data)) {
+    static_assert(sizeof(Round) == 6 * sizeof(int32_t) && sizeof(Head) == 6 * sizeof(int32_t));
+    record.round = reinterpret_cast<Round*>(data + 6);
+    roots = data + 6 + 6 * kMostRounds;
     record.order = roots + room.k;
     record.better = record.order + room.ordered;
     record.worse = record.better + room.nodes;
     record.leader = nullptr;
-    record.scale = numbers;
-    record.share = numbers + kMostRounds;
+    record.scale = reinterpret_cast<T*>(data + room.integers());
+    record.share = record.scale + kMostRounds;
     record.score = record.share + room.nodes;
     record.gap = record.score + room.nodes;
+  }
+
+  // As it was written.
+  static Ledger read(int32_t* data, int64_t k) {
+    const Head* head = reinterpret_cast<const Head*>(data);
+    return Ledger(data, {k, head->ordered, head->nodes});
   }
 };
 
@@ -76,14 +91,10 @@ template <class T>
 struct Workspace {
   Buffer<Entry<T>> entries;
   Buffer<T> score;
-  Buffer<int32_t> index, leader, integers;
-  Buffer<T> numbers;
+  Buffer<int32_t> index, leader, ledger;
 
-  Workspace(const Shape& shape, bool save)
-      : entries(shape.n),
-        leader(shape.n - shape.k),
-        integers(Room::for_all(shape).integers()),
-        numbers(save ? Room::for_all(shape).numbers() : kMostRounds + shape.n - shape.k) {}
+  explicit Workspace(const Shape& shape)
+      : entries(shape.n), leader(shape.n - shape.k), ledger(Room::for_all(shape).length<T>()) {}
 
   T* scores(int64_t n) {
     if (!score.get()) score = Buffer<T>(n);
@@ -101,7 +112,6 @@ struct Slots {
   T* score;
   int64_t* leader;
   bool* filled;
-  T* poison;
 };
 
 // The members of the slots of a row, and what its backward pass needs: as much as there is.
@@ -109,8 +119,7 @@ template <class T>
 struct Outcome {
   std::vector<int32_t> member, end;  // `end`: of each slot
   std::vector<T> weight;
-  std::vector<int32_t> integers;
-  std::vector<T> numbers;
+  std::vector<int32_t> ledger;
   bool sound = true;
 
   int64_t begin(int64_t slot) const { return slot ? end[slot - 1] : 0; }
@@ -174,8 +183,8 @@ Entrants<T> enter(const Scores<S>& row, const Shape& shape, Workspace<T>& work, 
 template <class T>
 void spoil(const Entrants<T>& entrants, const Shape& shape, const Slots<T>& out, Outcome<T>& outcome) {
   outcome.sound = false;
+  outcome.ledger = {-1, 0, 0, 0, 0, 0};
   std::fill_n(out.score, shape.k, std::numeric_limits<T>::quiet_NaN());
-  *out.poison = std::numeric_limits<T>::quiet_NaN();
   for (int64_t slot = 0; slot < shape.k; ++slot) {
     out.filled[slot] = slot < entrants.count;
     out.leader[slot] = out.filled[slot] ? entrants.index[slot] : -1;
@@ -218,9 +227,12 @@ void collect(const Entry<T>* slots, int64_t filled, const Shape& shape, const Re
 
 // Copy what was used of one ledger into another with less room.
 template <class T>
-void copy_ledger(const Ledger<T>& from, const Ledger<T>& to, int64_t k, int64_t ordered, int64_t nodes) {
+void copy_ledger(const Ledger<T>& from, const Ledger<T>& to, int64_t k) {
+  const int64_t ordered = from.head->ordered, nodes = from.head->nodes;
   const Record<T>&source = from.record, &target = to.record;
-  std::copy(from.head, from.head + 4 + 6 * kMostRounds + k, to.head);
+  *to.head = *from.head;
+  std::copy(source.round, source.round + kMostRounds, target.round);
+  std::copy(from.roots, from.roots + k, to.roots);
   std::copy(source.order, source.order + ordered, target.order);
   std::copy(source.better, source.better + nodes, target.better);
   std::copy(source.worse, source.worse + nodes, target.worse);
@@ -253,7 +265,7 @@ void select_row(const Scores<S>& row, const Shape& shape, const Boost<T>& boost,
                 Workspace<T>& work, const Slots<T>& out, Outcome<T>& outcome, const Team& team) {
   const Entrants<T> entrants = enter<T>(row, shape, work, team);
   if (!entrants.sound) return spoil(entrants, shape, out, outcome);
-  Ledger<T> ledger(work.integers.get(), work.numbers.get(), Room::for_all(shape));
+  Ledger<T> ledger(work.ledger.get(), Room::for_all(shape));
   ledger.record.leader = work.leader.get();
   if (!save) ledger.record.score = nullptr;
   const Record<T>& record = ledger.record;
@@ -274,7 +286,6 @@ void select_row(const Scores<S>& row, const Shape& shape, const Boost<T>& boost,
     std::sort(slots, slots + filled,
               [&](const Entry<T>& one, const Entry<T>& other) { return leaders(one.ref) < leaders(other.ref); });
   }
-  *out.poison = T(1);
   for (int64_t slot = 0; slot < shape.k; ++slot) {
     const bool taken = slot < filled;
     out.filled[slot] = taken;
@@ -283,15 +294,18 @@ void select_row(const Scores<S>& row, const Shape& shape, const Boost<T>& boost,
   }
   collect(slots, filled, shape, record, outcome, team);
   if (!save) return;
-  ledger.head[0] = game.rounds, ledger.head[1] = static_cast<int32_t>(game.nodes);
-  ledger.head[2] = static_cast<int32_t>(filled), ledger.head[3] = game.hasty;
+  *ledger.head = {game.rounds,
+                  game.hasty,
+                  static_cast<int32_t>(filled),
+                  static_cast<int32_t>(game.nodes),
+                  static_cast<int32_t>(ordered),
+                  0};
   for (int64_t slot = 0; slot < shape.k; ++slot) ledger.roots[slot] = slot < filled ? slots[slot].ref : 0;
   std::fill(record.round + game.rounds, record.round + kMostRounds, Round{});
   std::fill(record.scale + game.rounds, record.scale + kMostRounds, T(0));
   const Room room{shape.k, ordered, game.nodes};
-  outcome.integers.resize(room.integers());
-  outcome.numbers.resize(room.numbers());
-  copy_ledger(ledger, Ledger<T>(outcome.integers.data(), outcome.numbers.data(), room), shape.k, ordered, game.nodes);
+  outcome.ledger.resize(room.length<T>());
+  copy_ledger(ledger, Ledger<T>(outcome.ledger.data(), room), shape.k);
 }
 
 // What a row's outputs got back: derivatives of the weights (k, members) and of the blended scores, either may be null.
@@ -302,11 +316,10 @@ struct Back {
 };
 
 template <class T, class S, class Team>
-void select_row_backward(const Scores<S>& row, const Shape& shape, const Boost<T>& boost, bool spoiled,
-                         const int32_t* member, int64_t places, const Back<T>& back, Ledger<T> ledger, int64_t ordered,
-                         S* out, const Team& team) {
-  const int64_t n = shape.n, nodes = ledger.head[1];
-  if (spoiled) {
+void select_row_backward(const Scores<S>& row, const Shape& shape, const Boost<T>& boost, const int32_t* member,
+                         int64_t places, const Back<T>& back, Ledger<T> ledger, S* out, const Team& team) {
+  const int64_t n = shape.n, nodes = ledger.head->nodes, ordered = ledger.head->ordered;
+  if (ledger.head->rounds < 0) {
     for (int64_t i = 0; i < n; ++i)
       out[i] = static_cast<S>(row.alive(i) ? std::numeric_limits<float>::quiet_NaN() : 0.0f);
     return;
@@ -318,7 +331,7 @@ void select_row_backward(const Scores<S>& row, const Shape& shape, const Boost<T
     std::fill(gradient.member + begin, gradient.member + end, T(0));
     if (begin < nodes) std::fill(gradient.weight + begin, gradient.weight + std::min(end, nodes), T(0));
   });
-  team(ledger.head[2], std::max<int64_t>(1, (1 << 15) / places), [&](int64_t begin, int64_t end) {
+  team(ledger.head->filled, std::max<int64_t>(1, (1 << 15) / places), [&](int64_t begin, int64_t end) {
     for (int64_t slot = begin; slot < end; ++slot) {
       const int32_t root = ledger.roots[slot];
       if (back.score) gradient.score[root] = back.score[slot];
@@ -330,7 +343,7 @@ void select_row_backward(const Scores<S>& row, const Shape& shape, const Boost<T
     }
   });
   Game game(0, 1);
-  game.rounds = ledger.head[0], game.nodes = nodes, game.hasty = ledger.head[3];
+  game.rounds = ledger.head->rounds, game.nodes = nodes, game.hasty = ledger.head->hasty;
   // The order of the field is changed on the way back; it is not ours to change.
   Buffer<int32_t> order(ordered);
   std::copy(ledger.record.order, ledger.record.order + ordered, order.get());

@@ -29,7 +29,6 @@ def hard(scores: Tensor, k: int, mask: Tensor | None = None) -> Selection:
     filled = score != -torch.inf
     bracket = Bracket(
         n=n,
-        poison=entrants.poison,
         member=torch.where(filled, leader, n).unsqueeze(-1),
         weight=(filled * entrants.poison).unsqueeze(-1),
         score=torch.where(filled, score, 0.0) * entrants.poison,

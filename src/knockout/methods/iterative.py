@@ -48,8 +48,8 @@ def iterative(scores: Tensor, k: int, peaked: bool = True, alpha: float = 1.0, m
     filled = entrants.alive.gather(-1, leader)
     plan = Steps(
         n=scores.shape[-1],
-        poison=entrants.poison,
         k=k,
+        poison=entrants.poison,
         score=entrants.score,
         rank=torch.where(entrants.alive, rank, -1),
         best=entrants.score.gather(-1, leader),
@@ -65,6 +65,7 @@ def iterative(scores: Tensor, k: int, peaked: bool = True, alpha: float = 1.0, m
 class Steps(Rows):
     """Step i weighs the candidates whose rank is i or later by their distance from the i-th best score."""
 
+    poison: Tensor  # (*batch, 1), as in Candidates
     score: Tensor  # (*batch, n)
     rank: Tensor  # (*batch, n): the step at which a candidate is the best one left; -1 if it takes no part
     best: Tensor  # (*batch, k): the score of the best one left at each step
