@@ -120,7 +120,7 @@ void rows_of(int64_t rows, int64_t n, const Each& each) {
   if (n >= (1 << 16) && rows < 2 * threads && threads > 1) {
     return each(int64_t{0}, rows, Everybody());
   }
-  Everybody()(rows, std::max<int64_t>(1, 2048 / std::max<int64_t>(n, 1)),
+  Everybody()(rows, std::max<int64_t>(1, 512 / std::max<int64_t>(n, 1)),
               [&](int64_t begin, int64_t end) { each(begin, end, Alone()); });
 }
 
