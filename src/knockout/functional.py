@@ -10,7 +10,7 @@ from torch import Tensor
 from knockout import kernel
 from knockout.boost import Boost, as_boost
 from knockout.checks import candidates, check_choice, check_flag, check_scores, check_values
-from knockout.selection import Selection
+from knockout.selection import Origin, Selection
 from knockout.tournament import tournament
 
 __all__ = ["TopKResult", "select", "topk"]
@@ -118,4 +118,4 @@ def _select(scores: Tensor, k: int, boost: float | Boost, mask: Tensor | None, o
         own = scores.to(bracket.score.dtype).expand(*leader.shape[:-1], -1).gather(-1, leader.clamp(min=0))
         spoiled = bracket.score.isnan()
         bracket = bracket.hardened(torch.where(spoiled, torch.nan, torch.where(filled, own, 0.0)))
-    return Selection(bracket, leader, filled, scores.dtype)
+    return Selection(bracket, leader, filled, scores.dtype, Origin(scores, mask, boost))

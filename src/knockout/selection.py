@@ -4,16 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import fields
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.utils._pytree import register_pytree_node
 
+from knockout.boost import Boost
 from knockout.checks import check_values
 from knockout.plan import Plan
 
 __all__ = ["Selection"]
+
+
+class Origin(NamedTuple):
+    """What a tournament was played with, for who wants to see it again, round by round."""
+
+    scores: Tensor
+    mask: Tensor | None
+    boost: Boost
 
 
 class Selection:
@@ -36,11 +45,14 @@ class Selection:
     (torch.Size([2, 8]), tensor([1., 3.]))
     """
 
-    def __init__(self, plan: Plan, indices: Tensor, mask: Tensor, dtype: torch.dtype) -> None:
+    def __init__(
+        self, plan: Plan, indices: Tensor, mask: Tensor, dtype: torch.dtype, origin: Origin | None = None
+    ) -> None:
         self._plan = plan
         self.indices = indices
         self.mask = mask
         self.dtype = dtype  # that of the scores, and of the weights
+        self._origin = origin  # None if it was not a tournament, or came out of a transform
 
     @property
     def k(self) -> int:

@@ -9,6 +9,7 @@ Every size is known from n and k: no step waits for a number from the device.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -61,14 +62,23 @@ def rounds_of(n: int, k: int) -> int:
     return rounds
 
 
-def tournament(candidates: Candidates, k: int, boost: Boost, by_position: bool = False) -> Result:
+# Who meets whom, for experiments: the ranks 0, ..., size - 1 in another order, of which the i-th from the front will meet
+# the i-th from the back, and is the better one. Without one, that is the order of the ranks itself: best against worst.
+Pairing = Callable[[int], Tensor]
+
+
+def tournament(
+    candidates: Candidates, k: int, boost: Boost, by_position: bool = False, pairing: Pairing | None = None
+) -> Result:
     """Play all rounds; slots in the order of the last round, or by the position of their leaders."""
     n = candidates.score.shape[-1]
     rounds = rounds_of(n, k)
     missing = (0, k * 2**rounds - n)
     score, alive = pad(candidates.score, missing), pad(candidates.alive, missing)
     seeds = best_first(score, alive)
-    folds, last = _play(Field(score.gather(-1, seeds), seeds, alive.gather(-1, seeds)), rounds, boost)
+    if pairing is not None and rounds > 0:
+        seeds = seeds[..., pairing(seeds.shape[-1])]
+    folds, last = play(Field(score.gather(-1, seeds), seeds, alive.gather(-1, seeds)), rounds, boost, pairing)
 
     slot = torch.arange(k, device=score.device).expand(last.score.shape)
     if by_position:
@@ -88,7 +98,7 @@ def tournament(candidates: Candidates, k: int, boost: Boost, by_position: bool =
     return Result(bracket, torch.where(last.real, last.leader, -1), last.real)
 
 
-def _play(field: Field, rounds: int, boost: Boost) -> tuple[list[Fold], Field]:
+def play(field: Field, rounds: int, boost: Boost, pairing: Pairing | None = None) -> tuple[list[Fold], Field]:
     """From a ranked field of k * 2**rounds to the last k."""
     scale = boost.start(field.score)
     folds: list[Fold] = []
@@ -104,6 +114,7 @@ def _play(field: Field, rounds: int, boost: Boost) -> tuple[list[Fold], Field]:
         field = Field(blend, field.leader[..., :half], field.real[..., :half])
         ranking = field.ranking() if left else None
         if ranking is not None:
+            ranking = ranking if pairing is None else ranking[..., pairing(half)]
             field = field.take(ranking)
         folds.append(Fold(share, ranking))
     return folds, field
