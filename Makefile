@@ -81,8 +81,11 @@ wheel: $(READY) ## one abi3 wheel in dist/, and the tests against it in an empty
 		assert knockout.__file__.startswith(sys.prefix) and knockout.native.available(), knockout.__file__'
 	OMP_NUM_THREADS=1 $(TRIED)/bin/python -m pytest -q --numprocesses auto tests
 
-reproduce: $(READY) ## the paper's quality beside ours
-	$(BIN)/python -m knockout.eval.reproduce
+# A run that was stopped goes on, one that was finished is shown again; other code gets a folder of its own.
+CODE = $(shell git describe --always --dirty 2>/dev/null || echo here)
+
+reproduce: $(READY) ## the paper's evaluation, measured again: a part of its grid, in minutes
+	$(BIN)/knockout reproduce --out build/reproduce/$(CODE) --resume
 
 bench: $(READY) ## benchmarks, once the tests of the operator and the kernels have passed
 	$(BIN)/python -m pytest -q tests/test_operator.py tests/test_native.py

@@ -10,26 +10,10 @@ from torch import Tensor
 
 import knockout
 from benchmarks.timing import medians, save
-from knockout.boost import Boost, Pairs, Relative
-from knockout.tournament import rounds_of
+from knockout.boost import Relative
+from knockout.eval.rounds import round_by_round
 
 CELLS = [(1, 16384, 64, 512), (4, 16384, 64, 512), (4, 16384, 2, 512), (4, 16384, 2048, 512), (16, 16384, 64, 32)]
-
-
-def round_by_round(values: Tensor, scores: Tensor, k: int, boost: Boost) -> Tensor:
-    """The paper's algorithm as it reads, in batched PyTorch: sort, gather, blend and halve the values every round."""
-    scale = boost.start(scores)
-    for _ in range(rounds_of(scores.shape[-1], k)):
-        scores, order = scores.sort(dim=-1, descending=True, stable=True)
-        values = values.gather(1, order.unsqueeze(-1).expand_as(values))
-        half = scores.shape[-1] // 2
-        better, worse = scores[:, :half], scores[:, half:].flip(-1)
-        real = torch.ones_like(better, dtype=torch.bool)
-        share, scale = boost.share(Pairs(better, worse, better - worse, real), scale)
-        scores = share * better + (1 - share) * worse
-        share = share.unsqueeze(-1)
-        values = share * values[:, :half] + (1 - share) * values[:, half:].flip(1)
-    return values
 
 
 def backward(run: Callable[[], Tensor]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -9,7 +10,7 @@ import torch
 from matplotlib.axes import Axes
 
 import knockout
-from knockout.eval.grid import quality
+from knockout.eval.claims import by_cell
 from knockout.eval.published import published
 from knockout.tournament import rounds_of
 
@@ -45,11 +46,12 @@ def rounds(axis: Axes) -> None:
     """nCCS at k = 2 over n: published, and ours."""
     theirs, k = published(), 2
     sizes = [2**i for i in range(4, 15)]
-    ours = {n: quality(n, k, count=8) for n in sizes}
+    cells = json.loads((Path(__file__).parent.parent / "reproduction" / "results.json").read_text())["cell"]
+    sharp, default = (by_cell(cells, method, "nccs") for method in ("Relative(16)", "Relative(4)"))
     x = [rounds_of(n, k) for n in sizes]
     lines = [
-        ("here, Relative(16)", [ours[n]["Relative(16)"].mean for n in sizes], BLUE, "-", "s"),
-        ("here, Relative(4), the default", [ours[n]["Relative(4)"].mean for n in sizes], BLUE, "-", "o"),
+        ("here, Relative(16)", [sharp[n, k] for n in sizes], BLUE, "-", "s"),
+        ("here, Relative(4), the default", [default[n, k] for n in sizes], BLUE, "-", "o"),
         ("published: halving, Power(20)", [theirs["halving", n, k].nccs for n in sizes], ORANGE, "--", "^"),
         ("published: iterative softmax", [theirs["iterative", n, k].nccs for n in sizes], GREY, ":", "x"),
     ]

@@ -62,7 +62,7 @@ def rounds_of(n: int, k: int) -> int:
     return rounds
 
 
-# Who meets whom, for experiments: the ranks 0, ..., size - 1 in another order, of which the i-th from the front will meet
+# Who meets whom, for experiments: the ranks 0, ..., size - 1 in another order, in which the i-th from the front meets
 # the i-th from the back, and is the better one. Without one, that is the order of the ranks itself: best against worst.
 Pairing = Callable[[int], Tensor]
 

@@ -1,74 +1,154 @@
-"""The paper's quality, measured again: ``python -m knockout.eval.reproduce`` (what ``make reproduce`` runs)."""
+"""The run behind ``knockout reproduce``: measure what is missing, then draw, report and sum up."""
 
 from __future__ import annotations
 
-import argparse
-import math
-import sys
-from collections.abc import Sequence
+import csv
+import io
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.progress import track
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
-from knockout.eval.grid import CELLS, Quality, quality
-from knockout.eval.published import Published, published
-from knockout.tournament import rounds_of
+from knockout.eval.claims import agreement, by_cell, claims
+from knockout.eval.environment import environment
+from knockout.eval.experiments import PANELS, Settings, Work, experiments
+from knockout.eval.figures import draw_all
+from knockout.eval.journal import Journal, JournalError, write
+from knockout.eval.published import published
+from knockout.eval.report import write_report
 
-QUICK = [(n, k) for n in (64, 512, 4096, 16384) for k in (2, 8, 32, 128) if k < n]
+RESULTS = "results.jsonl"
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, print the table, and say how many of the published figures were met."""
-    parser = argparse.ArgumentParser(prog="python -m knockout.eval.reproduce", description=__doc__)
-    parser.add_argument("--grid", choices=["quick", "paper"], default="quick", help="15 cells, or the paper's 85")
-    parser.add_argument("--batches", type=_positive, default=16, help="batches of 16 rows in each cell (the paper: 16)")
-    parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args(arguments)
+def reproduce(settings: Settings, out: Path, resume: bool, screen: Console, notes: Console) -> Path:
+    """Everything; returns the path of the report. Progress goes to ``notes``, the summary to ``screen``."""
+    work = experiments(settings)
+    results = Journal.open(out / RESULTS, {"settings": asdict(settings), "environment": environment()}, resume)
+    unknown = results.rows.keys() - {each.name for each in work}
+    if unknown:
+        raise JournalError(
+            f"{results.path} holds {sorted(unknown)[0]!r}, which is not part of this run: pass another --out"
+        )
+    if len(results.rows) < len(work):
+        begun, now = results.header["environment"].get("code"), environment()["code"]
+        if begun != now:
+            raise JournalError(
+                f"{results.path} was begun with other code (digest {begun}, now {now}): what is missing would not "
+                f"belong to what is there. Pass another --out, or remove the file"
+            )
+    measure(work, results, notes)
+    export(results, out)
+    draw_all(results, out)
+    report = write_report(results, out)
+    summarise(results, screen)
+    return report
 
-    console, theirs = Console(), published()
+
+def measure(work: Sequence[Work], results: Journal, notes: Console) -> None:
+    """Do what is not done yet, and write it down piece by piece."""
+    left = [each for each in work if each.name not in results.rows]
+    if left and len(left) < len(work):
+        notes.print(f"going on: {len(work) - len(left)} of {len(work)} pieces are there already")
+    remaining, begun, done = sum(each.cost for each in left), time.monotonic(), 0.0
+    with progress(len(work), len(work) - len(left), notes) as advance:
+        for each in left:
+            pace = (time.monotonic() - begun) / done if done else 0.0
+            advance(each.name, pace * remaining if done else None, 0)
+            results.append(each.name, each.run())
+            done, remaining = done + each.cost, remaining - each.cost
+            advance(each.name, None, 1)
+
+
+Advance = Callable[[str, float | None, int], None]
+
+
+@contextmanager
+def progress(total: int, completed: int, notes: Console) -> Iterator[Advance]:
+    """A bar with the piece at hand and the time left; where nobody watches, a line from time to time."""
+    if not notes.is_terminal:
+        count, last = completed, time.monotonic()
+
+        def line(name: str, left: float | None, step: int) -> None:
+            nonlocal count, last
+            count += step
+            if step == 0 and time.monotonic() - last > 10:
+                last = time.monotonic()
+                notes.print(f"[{count}/{total}] {name}, {_time(left)}", markup=False, highlight=False)
+
+        yield line
+        return
+    columns = (
+        MofNCompleteColumn(),
+        BarColumn(),
+        TextColumn("{task.fields[left]:>14s}"),
+        TextColumn("{task.description}"),
+    )
+    with Progress(*columns, console=notes, transient=True) as bar:
+        task = bar.add_task("", total=total, completed=completed, left="")
+
+        def show(name: str, left: float | None, step: int) -> None:
+            bar.update(task, description=name, advance=step)
+            if step == 0:
+                bar.update(task, left=_time(left))
+
+        yield show
+
+
+def _time(seconds: float | None) -> str:
+    if seconds is None:
+        return "time unknown"
+    if seconds < 90:
+        return f"{seconds:.0f} s left"
+    return f"{seconds / 60:.0f} min left" if seconds < 5400 else f"{seconds / 3600:.1f} h left"
+
+
+def export(results: Journal, out: Path) -> None:
+    """The results as tables: the cells as CSV, all of it with what it was measured by as JSON."""
+    kinds = dict.fromkeys(work.split()[0] for work in results.rows)
+    cells, file = results.of("cell"), io.StringIO()
+    table = csv.DictWriter(file, fieldnames=list(cells[0]), lineterminator="\n")
+    table.writeheader()
+    table.writerows(cells)
+    write(out / "results.csv", file.getvalue())
+    everything = {**results.header, **{kind: results.of(kind) for kind in kinds}}
+    write(out / "results.json", json.dumps(everything, indent=1) + "\n")
+
+
+def summarise(results: Journal, screen: Console) -> None:
+    """A table of the panels, and a line a claim."""
+    cells, theirs = results.of("cell"), published()
+    quality = {m: by_cell(cells, m, "nccs") for m in ("halving", "iterative", "Relative(4)", "Relative(16)")}
+    seconds = {m: by_cell(cells, m, "seconds") for m in ("hard", "Relative(4)", "halving", "iterative")}
     table = Table(
-        title="nCCS: how close the returned vectors come to the true top k (1 is perfect)",
-        caption="publ.: Pietruszka, Borchmann, Graliński, AAAI 2021, arXiv 2010.15552\n"
-        "* off by more than 0.02 and by more than 4 standard errors",
+        title="nCCS (1 is perfect), and milliseconds a batch of 16, forward",
+        caption="published: Pietruszka, Borchmann, Graliński, AAAI 2021, arXiv 2010.15552",
         box=SIMPLE_HEAD,
         padding=(0, 0, 0, 1),
     )
-    for heading in ("n", "k", "rounds", "halving\npubl.", "\nhere", "iterative\npubl.", "\nhere"):
-        table.add_column(heading, justify="right")
-    for heading in ("Relative(4)\ndefault", "(16)\n"):
-        table.add_column(heading, justify="right", style="bold")
-    missed = 0
-    cells = CELLS if options.grid == "paper" else QUICK
-    for n, k in track(cells, "measuring", console=Console(stderr=True), transient=True):
-        ours = quality(n, k, options.batches, options.seed)
-        row = [str(n), str(k), str(rounds_of(n, k))]
+    headings = ("n", "k", "halving\npubl.", "nCCS\nhere", "iterat.\npubl.", "\nhere", "Relat.\n(4)", "\n(16)")
+    for heading in (*headings, "hard\nms", "Relat.\n(4)", "halving", "iterat."):
+        table.add_column(heading, justify="right", no_wrap=True)
+    longest = {k: max(n for n, size in quality["halving"] if size == k) for _, k in quality["halving"]}
+    for k in (k for k in PANELS if k in longest):
+        cell = longest[k], k
+        row = [str(cell[0]), str(k)]
         for method in ("halving", "iterative"):
-            off = differs(theirs[method, n, k], ours[method])
-            missed += off
-            row += [f"{theirs[method, n, k].nccs:.3f}", f"{ours[method].mean:.3f}" + ("*" if off else "")]
-        table.add_row(*row, f"{ours['Relative(4)'].mean:.3f}", f"{ours['Relative(16)'].mean:.3f}")
-    console.print(table)
-    console.print(
-        f"{2 * len(cells) - missed} of {2 * len(cells)} published figures met, "
-        f"with {options.batches} batches of 16 rows a cell."
+            row += [f"{theirs[method, *cell].nccs:.3f}", f"{quality[method][cell]:.3f}"]
+        row += [f"{quality[method][cell]:.3f}" for method in ("Relative(4)", "Relative(16)")]
+        table.add_row(*row, *(f"{1e3 * each[cell]:.3g}" for each in seconds.values()))
+    screen.print(table)
+    for number, claim in enumerate(claims(results), 1):
+        screen.print(f"{number}. {claim.text} [bold]{claim.verdict}[/bold]", highlight=False)
+    met = [agreement(cells, method) for method in ("halving", "iterative")]
+    screen.print(
+        f"{sum(each.met for each in met)} of {sum(each.of for each in met)} published figures met "
+        f"(within 0.02, or four standard errors).",
+        highlight=False,
     )
-    return 0
-
-
-def differs(theirs: Published, ours: Quality) -> bool:
-    """Whether two means differ by more than 0.02 and by more than four standard errors of their difference."""
-    error = math.hypot(theirs.standard_error, ours.standard_error)
-    return abs(ours.mean - theirs.nccs) > max(0.02, 4 * error)
-
-
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 2:
-        raise argparse.ArgumentTypeError(f"at least 2 batches are needed for a standard error; got {value}")
-    return value
-
-
-if __name__ == "__main__":
-    sys.exit(main())

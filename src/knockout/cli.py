@@ -1,0 +1,128 @@
+"""The command ``knockout``."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+import knockout
+
+REPRODUCE = """\
+Measure the paper's evaluation again: quality and time of its operator, of its baseline and of ours, over its grid of n
+and k; then its figures, its claims one by one, and a report with everything beside what was published."""
+
+EXAMPLES = """\
+examples:
+  knockout reproduce                             a part of the grid, in less than two minutes
+  knockout reproduce --grid paper --out results  all 85 cells: half an hour or more
+  knockout reproduce --grid paper --out results --resume
+                                                 go on where that one was stopped
+"""
+
+
+class UsageError(Exception):
+    """A mistake of whoever called, to be told without a traceback."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; 0 if all went well, 1 if it failed, 2 for a mistake in the call, 130 if it was interrupted."""
+    options = parser().parse_args(arguments)
+    try:
+        return int(options.run(options))
+    except UsageError as error:
+        print(f"knockout: error: {error}", file=sys.stderr)
+        return 2
+    except OSError as error:
+        print(f"knockout: error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("knockout: interrupted; what was finished is kept: go on with --resume", file=sys.stderr)
+        return 130
+
+
+def parser() -> argparse.ArgumentParser:
+    """The commands and their options."""
+    top = argparse.ArgumentParser(
+        prog="knockout", description="Choose k of n things with a gradient.", epilog=EXAMPLES, formatter_class=_Help
+    )
+    top.add_argument("--version", action="version", version=f"knockout {knockout.__version__}")
+    commands = top.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    command = commands.add_parser(
+        "reproduce", help="the paper's evaluation, measured again", description=REPRODUCE, epilog=EXAMPLES,
+        formatter_class=_Help,
+    )  # fmt: skip
+    command.set_defaults(run=reproduce)
+    command.add_argument("--grid", choices=["quick", "paper"], default="quick", help="a part of it, or all 85 cells")
+    command.add_argument(
+        "--out", type=Path, default=Path("knockout-results"), metavar="DIR", help="where results go (%(default)s)"
+    )
+    command.add_argument("--seed", type=_number(0), default=0, help="of all that is drawn (%(default)s)")
+    command.add_argument("--device", default="cpu", help="cpu, cuda, mps, ... (%(default)s)")
+    command.add_argument("--threads", type=_number(1), help="of the CPU (as many as PyTorch takes)")
+    command.add_argument(
+        "--resume", action="store_true", help="go on with a run in --out that was stopped; begin if there is none"
+    )
+    return top
+
+
+def reproduce(options: argparse.Namespace) -> int:
+    """``knockout reproduce``."""
+    try:
+        from rich.console import Console
+
+        from knockout.eval.experiments import settings_for
+        from knockout.eval.journal import JournalError
+        from knockout.eval.reproduce import reproduce as run
+    except ModuleNotFoundError as error:
+        raise UsageError(f"{error.name} is missing: pip install 'knockout-topk[eval]'") from None
+    if options.out.exists() and not options.out.is_dir():
+        raise UsageError(f"--out must be a folder; {options.out} is a file")
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    device = _device(options.device)
+    settings = settings_for(options.grid, options.seed, device, torch.get_num_threads())
+    screen, notes = Console(), Console(stderr=True)
+    try:
+        report = run(settings, options.out, options.resume, screen, notes)
+    except JournalError as error:
+        raise UsageError(str(error)) from None
+    screen.print(f"report: {report}", soft_wrap=True, highlight=False, markup=False)
+    return 0
+
+
+def _device(name: str) -> str:
+    try:
+        device = torch.device(name)
+        if device.type == "meta":
+            raise RuntimeError("it has no numbers")
+        torch.zeros(1, device=device).add(1).item()
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).splitlines()[0]
+        raise UsageError(f"--device: {name!r} cannot be used here ({reason}); cpu always can") from None
+    return str(device)
+
+
+def _number(least: int):  # type: ignore[no-untyped-def]
+    def number(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            value = least - 1
+        if not least <= value < 2**31:
+            raise argparse.ArgumentTypeError(f"must be a whole number from {least} on; got {text!r}")
+        return value
+
+    return number
+
+
+class _Help(argparse.RawDescriptionHelpFormatter):
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=22)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,214 @@
+"""The paper's figures and ours, drawn from results alone: nothing is measured here.
+
+Told apart by marker and dash as well as by colour, so that they can be read in black and white.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, MultipleLocator
+
+from knockout.eval.claims import quality_by_rounds
+from knockout.eval.experiments import PANELS
+from knockout.eval.journal import Journal, Rows, write
+from knockout.eval.published import published
+
+# Colour, dash, marker.
+STYLES = {
+    "halving": ("#b5442b", "-", "^"),
+    "round by round": ("#b5442b", ":", "2"),
+    "Relative(4)": ("#1f5fbf", "-", "o"),
+    "Relative(16)": ("#0d2f66", "--", "s"),
+    "Fixed(100)": ("#c58a1c", "-.", "D"),
+    "iterative": ("#5a5f66", "-", "x"),
+    "iterative, peaked": ("#5a5f66", ":", "+"),
+    "hard": ("#111111", "--", "|"),
+    "hard, gated": ("#111111", "--", "|"),
+    "pairing: fold": ("#1f5fbf", "-", "o"),
+    "pairing: adjacent": ("#b5442b", "--", "^"),
+    "pairing: random": ("#5a5f66", ":", "x"),
+}
+LABELS = {
+    "halving": "halving, Power(20)",
+    "round by round": "the same, round by round",
+    "Relative(4)": "Relative(4), our default",
+    "iterative": "iterative, plain",
+    "hard": "hard: torch.topk + gather",
+}
+LOOK: dict[Any, Any] = {
+    "font.size": 8,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.titlesize": 9,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "knockout",  # the same picture, the same file
+    "lines.markersize": 4,
+    "lines.linewidth": 1.2,
+}
+
+
+def label(name: str) -> str:
+    """As it is called in a legend."""
+    return LABELS.get(name, name)
+
+
+def panels(rows: Rows, methods: Iterable[str], field: str, theirs: str | None) -> Figure:
+    """A figure of the paper: a panel for each k, some quantity over n; the published points (``theirs``) under ours."""
+    figure = Figure(figsize=(7.2, 4.6), layout="constrained")
+    axes = figure.subplots(2, 3, sharex=True, sharey=True)
+    known = published()
+    for axis, k in zip(axes.flat, PANELS, strict=True):
+        axis.set_title(f"k = {k}")
+        axis.set_xscale("log", base=2)
+        axis.xaxis.set_major_locator(LogLocator(base=2, numticks=6))
+        axis.xaxis.set_major_formatter(FuncFormatter(lambda n, _: f"{n:.0f}"))
+        axis.grid(color="#e4e6ea", linewidth=0.6)
+        if theirs:
+            for method, marker in (("halving", "^"), ("iterative", "X")):
+                points = sorted(
+                    (n, getattr(each, theirs)) for (m, n, size), each in known.items() if (m, size) == (method, k)
+                )
+                axis.plot(
+                    *zip(*points, strict=True),
+                    linestyle="none",
+                    marker=marker,
+                    markersize=8,
+                    markerfacecolor="#d8dade",
+                    markeredgecolor="#aeb2b9",
+                    label=f"published: {method}",
+                    zorder=1,
+                )
+        for method in methods:
+            draw(axis, method, [(row["n"], row[field]) for row in rows if (row["method"], row["k"]) == (method, k)])
+    for axis in axes[-1]:
+        axis.set_xlabel("n")
+    legend(figure, axes.flat[0])
+    return figure
+
+
+def draw(axis: Axes, name: str, points: list[tuple[float, float]]) -> None:
+    """One line."""
+    colour, dash, marker = STYLES[name]
+    if points:
+        x, y = zip(*sorted(points), strict=True)
+        axis.plot(x, y, linestyle=dash, color=colour, marker=marker, label=label(name), zorder=2)
+
+
+def legend(figure: Figure, axis: Axes) -> None:
+    """One for all panels, below them."""
+    handles, labels = axis.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False)
+
+
+def quality(results: Journal) -> Figure:
+    """nCCS over n, a panel for each k."""
+    methods = ("halving", "Relative(4)", "Relative(16)", "iterative")
+    figure = panels(results.of("cell"), methods, "nccs", "nccs")
+    for axis in figure.axes:
+        axis.set_ylim(-0.04, 1.03)
+        axis.yaxis.set_major_locator(MultipleLocator(0.25))
+    figure.supylabel("nCCS", fontsize=8)
+    return figure
+
+
+def _time(results: Journal, field: str, methods: Iterable[str], theirs: str | None, text: str) -> Figure:
+    figure = panels(results.of("cell"), methods, field, theirs)
+    for axis in figure.axes:
+        axis.set_yscale("log")
+    figure.supylabel(text, fontsize=8)
+    return figure
+
+
+TIMED = ("halving", "round by round", "Relative(4)", "iterative", "iterative, peaked", "hard")
+
+
+def seconds(results: Journal) -> Figure:
+    """Time of a forward pass over n, a panel for each k."""
+    return _time(results, "seconds", TIMED, "seconds", "seconds a batch of 16, forward")
+
+
+def seconds_with_backward(results: Journal) -> Figure:
+    """Time with backward over n, a panel for each k. (The paper has no such figure.)"""
+    return _time(results, "seconds_with_backward", TIMED, None, "seconds a batch of 16, forward and backward")
+
+
+def rounds(results: Journal) -> Figure:
+    """Mean nCCS over the number of rounds: fixed against relative boosts."""
+    figure = Figure(figsize=(4.6, 3.2), layout="constrained")
+    axis = figure.subplots()
+    cells = results.of("cell")
+    for method in ("Relative(16)", "Relative(4)", "Fixed(100)", "halving"):
+        draw(axis, method, list(quality_by_rounds(cells, method).items()))
+    axis.set_ylim(0, 1.03)
+    axis.set_xlabel("rounds")
+    axis.set_ylabel("mean nCCS over the cells with so many rounds")
+    axis.grid(color="#e4e6ea", linewidth=0.6)
+    axis.legend(frameon=False, loc="lower left")
+    return figure
+
+
+def learning(results: Journal) -> Figure:
+    """Recall of the relevant candidates while a scorer is trained through each method, by k; and by pairing."""
+    runs = results.of("training")
+    figure = Figure(figsize=(7.6, 3.2), layout="constrained")
+    axes = figure.subplots(1, 3, sharey=True)
+    methods = ("halving", "Relative(4)", "Relative(16)", "iterative", "iterative, peaked", "hard, gated")
+    pairings = ("pairing: fold", "pairing: adjacent", "pairing: random")
+    for axis, (k, names, title) in zip(
+        axes, [(8, methods, "k = 8"), (64, methods, "k = 64"), (8, pairings, "k = 8, by pairing")], strict=True
+    ):
+        for name in names:
+            steps = sorted({row["step"] for row in runs})
+            points = []
+            for step in steps:
+                found = [r["recall"] for r in runs if (r["layer"], r["k"], r["step"]) == (name, k, step)]
+                if found:
+                    points.append((step, math.fsum(found) / len(found)))
+            draw(axis, name, points)
+        axis.set_title(title)
+        axis.set_xlabel("steps")
+        axis.set_ylim(-0.03, 1.03)
+        axis.grid(color="#e4e6ea", linewidth=0.6)
+    axes[0].set_ylabel("recall, mean over seeds")
+    handles = [*axes[0].get_legend_handles_labels()[0], *axes[2].get_legend_handles_labels()[0]]
+    figure.legend(handles, [h.get_label() for h in handles], loc="outside lower center", ncols=4, frameon=False)
+    return figure
+
+
+FIGURES: dict[str, Callable[[Journal], Figure]] = {
+    "time": seconds,
+    "quality": quality,
+    "backward": seconds_with_backward,
+    "rounds": rounds,
+    "learning": learning,
+}
+
+
+def draw_all(results: Journal, folder: Path) -> dict[str, Path]:
+    """Every figure as PNG and SVG; the paths of the PNGs, by name."""
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = {}
+    with rc_context(LOOK):
+        for name, figure in FIGURES.items():
+            drawn = figure(results)
+            for kind in ("svg", "png"):
+                path = folder / f"{name}.{kind}"
+                write(path, rendered(drawn, kind))
+                paths[name] = path
+    return paths
+
+
+def rendered(figure: Figure, kind: str) -> bytes:
+    """A figure as the bytes of a file that does not depend on when it was drawn."""
+    file = io.BytesIO()
+    metadata: dict[str, Any] = {"Date": None} if kind == "svg" else {"Software": None}
+    figure.savefig(file, format=kind, dpi=130, metadata=metadata)
+    return file.getvalue()

@@ -1,0 +1,109 @@
+"""Planted relevance: does a scorer learn, through each method, which candidates matter?
+
+Every candidate has features and a payload. Hidden from the scorer, a direction makes k of the n candidates relevant,
+and the target is the mean payload of these. A linear scorer is trained, through the method alone, to bring the mean of
+the k returned payloads close to the target. It is judged as it would be used, by a hard top-k: how many of the relevant
+ones it finds (recall), and how far the mean of what it takes is from the target (loss; 1 for the mean of all).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+import knockout
+from knockout.boost import Power, Relative
+from knockout.eval.grid import METHODS, hard
+from knockout.eval.pairing import PAIRINGS, select
+from knockout.tournament import rounds_of
+
+N, FEATURES, PAYLOAD, BATCH = 256, 16, 16, 32
+RATE = 0.05
+
+Layer = Callable[[Tensor, Tensor, int], Tensor]  # payloads (batch, n, d), scores (batch, n), k -> (batch, k, d)
+
+
+def gated(values: Tensor, scores: Tensor, k: int) -> Tensor:
+    """Hard top-k whose rows are scaled by a sigmoid of their scores: how a gradient is usually got past torch.topk."""
+    best, index = torch.topk(scores, k, dim=-1)
+    rows = values.gather(1, index.unsqueeze(-1).expand(-1, -1, values.shape[-1]))
+    return 2 * torch.sigmoid(best).unsqueeze(-1) * rows
+
+
+def paired(name: str) -> Callable[[int], Layer]:
+    """The default boost with another pairing."""
+
+    def layer(seed: int) -> Layer:
+        pairing = PAIRINGS[name](seed)
+        return lambda values, scores, k: select(scores, k, Relative(4), pairing).apply(values)
+
+    return layer
+
+
+# The paper's halving is made for scores from 0 to 1: there a sigmoid brings them into that range.
+LAYERS: dict[str, Layer] = {
+    "halving": lambda values, scores, k: knockout.topk(values, scores.sigmoid(), k, Power(20)).values,
+    **{name: METHODS[name] for name in ("Relative(4)", "Relative(16)", "iterative", "iterative, peaked")},
+    "hard, gated": gated,
+}
+# Made anew for every run, from its seed.
+SEEDED = {f"pairing: {name}": paired(name) for name in PAIRINGS}
+
+
+def chain(name: str, k: int) -> int:
+    """The dependent steps between a score and the output: a softmax a slot, or a pair weight a round."""
+    return k if name.startswith("iterative") else 1 if name.startswith("hard") else rounds_of(N, k)
+
+
+CHECKS = 8  # times that the scorer is judged on the way
+
+
+def train(name: str, k: int, seed: int, steps: int, device: str = "cpu") -> list[dict[str, Any]]:
+    """Train one scorer; a row for each time it was judged."""
+    generator = torch.Generator().manual_seed(1000 + seed)
+    direction = torch.randn(FEATURES, generator=generator).to(device)
+    weight = (torch.randn(FEATURES, generator=generator) / FEATURES**0.5).to(device).requires_grad_()
+    layer = LAYERS[name] if name in LAYERS else SEEDED[name](seed)
+    optimizer = torch.optim.Adam([weight], lr=RATE)
+
+    def draw() -> Example:
+        features = torch.randn(BATCH, N, FEATURES, generator=generator).to(device)
+        payloads = torch.randn(BATCH, N, PAYLOAD, generator=generator).to(device)
+        return Example(features, payloads, hard(payloads, features @ direction, k).mean(dim=1))
+
+    examination = [draw() for _ in range(4)]
+    rows = []
+    for step in range(steps + 1):
+        if step * CHECKS % steps < CHECKS:
+            judged = judge(weight.detach(), direction, k, examination)
+            rows.append({"layer": name, "k": k, "chain": chain(name, k), "seed": seed, "step": step, **judged})
+        example = draw()
+        blended = layer(example.payloads, example.features @ weight, k)
+        loss = (blended.mean(dim=1) - example.target).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return rows
+
+
+class Example(NamedTuple):
+    """A batch of problems."""
+
+    features: Tensor  # (batch, n, features)
+    payloads: Tensor  # (batch, n, payload)
+    target: Tensor  # (batch, payload)
+
+
+def judge(weight: Tensor, direction: Tensor, k: int, examination: list[Example]) -> dict[str, float]:
+    """Recall and loss of a hard selection by these weights."""
+    recall, loss, nothing = 0.0, 0.0, 0.0
+    for features, payloads, target in examination:
+        relevant = torch.topk(features @ direction, k, dim=-1).indices
+        taken = torch.topk(features @ weight, k, dim=-1).indices
+        recall += (taken.unsqueeze(-1) == relevant.unsqueeze(-2)).any(dim=-1).float().mean().item()
+        loss += (hard(payloads, features @ weight, k).mean(dim=1) - target).square().sum().item()
+        nothing += (payloads.mean(dim=1) - target).square().sum().item()
+    return {"recall": recall / len(examination), "loss": loss / nothing}

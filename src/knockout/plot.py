@@ -1,0 +1,225 @@
+"""Pictures of a selection from a few candidates: the tournament as a bracket, and its weights.
+
+Needs matplotlib: ``pip install 'knockout-topk[eval]'``. Both draw into ``ax`` or a new figure, and return the axes:
+
+>>> import torch, knockout, knockout.plot
+>>> picked = knockout.select(torch.tensor([0.1, 0.9, 0.7, 0.3, 0.8]), k=2)
+>>> knockout.plot.bracket(picked, names="abcde").figure.savefig("bracket.png")  # doctest: +SKIP
+>>> knockout.plot.weights(picked, names="abcde").get_ylabel()
+'slots'
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+
+from knockout.checks import candidates
+from knockout.ranking import best_first
+from knockout.selection import Selection
+from knockout.tournament import Field, play, rounds_of
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["bracket", "weights"]
+
+MOST = 64  # candidates that a picture has room for
+INK, PALE = "#16325c", "#c3c8d1"
+
+Row = int | tuple[int, ...]  # of a batch
+
+
+def bracket(selection: Selection, row: Row = 0, names: Sequence[str] | None = None, ax: Axes | None = None) -> Axes:
+    """The tournament, from the candidates on the left to the slots on the right.
+
+    A line is as wide as the share with which it goes on from where it meets another; a share that is neither 0 nor 1 is
+    written beside it. On the right, who is in the slot, with which weight.
+
+    Args:
+        selection: made by ``knockout.select`` from at most 64 candidates.
+        row: which row of the batch, an index or a tuple of indices.
+        names: of the candidates; their indices without.
+        ax: axes to draw into; a new figure without.
+    """
+    selection, names = _checked(selection, names)
+    origin = selection._origin
+    if origin is None:
+        raise ValueError(
+            "selection must come straight from knockout.select: a bracket is played again from its scores, which other "
+            "methods, torch.func and torch.compile do not keep"
+        )
+    row = _index(row, selection)
+    scores = origin.scores.detach().expand(*selection.indices.shape[:-1], -1)[row]
+    mask = None if origin.mask is None else origin.mask.expand(*selection.indices.shape[:-1], -1)[row]
+    shown = _weights(selection, row)
+    seeds, levels = _levels(scores, mask, selection, origin.boost)
+    # The last field is in the order of scores, the slots perhaps in that of positions: a slot is known by its leader.
+    last = {seeds[next(_leaves(levels, len(levels) - 1, node.place))]: node.place for node in levels[-1]}
+    slots = [last[leader] for leader in selection.indices[row].tolist() if leader >= 0]
+
+    ax = ax or _new_axes(width=2.2 + 1.4 * len(levels), height=0.8 + 0.24 * len(seeds))
+    heights: dict[tuple[int, int], float] = {}
+    for slot, place in enumerate(slots):
+        for leaf in _leaves(levels, len(levels) - 1, place):
+            heights[0, leaf] = len(heights) + slot * 0.7
+            who = seeds[leaf]
+            ax.text(
+                -0.08, heights[0, leaf], f"{names[who]}  {float(scores[who]):.3g}", ha="right", va="center", fontsize=8
+            )
+    for level in range(1, len(levels)):
+        for node in levels[level]:
+            _draw_pair(ax, level, node, heights)
+    for slot, place in enumerate(slots):
+        at = heights[len(levels) - 1, place]
+        members = [(float(weight), who) for who, weight in enumerate(shown[slot]) if weight > 0]
+        text = " + ".join(f"{weight:.2f} {names[who]}" for weight, who in sorted(members, key=lambda m: -m[0])[:4])
+        text = " " + names[members[0][1]] if len(members) == 1 else " " + text + (" + …" if len(members) > 4 else "")
+        ax.text(len(levels) - 1 + 0.02, at, text, ha="left", va="center", fontsize=8)
+    ax.set_xticks(range(len(levels)), ["candidates", *(f"round {r}" for r in range(1, len(levels)))], fontsize=8)
+    ax.set_xlim(-0.7, len(levels) + 0.4)
+    ax.set_yticks([])
+    ax.set_ylim(max(heights.values(), default=0.0) + 0.9, -0.7)
+    for side in ax.spines.values():
+        side.set_visible(False)
+    ax.tick_params(length=0)
+    return ax
+
+
+def weights(selection: Selection, row: Row = 0, names: Sequence[str] | None = None, ax: Axes | None = None) -> Axes:
+    """The weights as a matrix, a row a slot, a column a candidate; the darker, the more.
+
+    The arguments are those of ``bracket``; a selection by any method will do.
+    """
+    selection, names = _checked(selection, names)
+    row = _index(row, selection)
+    shown = _weights(selection, row)
+    k, n = shown.shape
+    ax = ax or _new_axes(width=1.5 + 0.34 * n, height=1.0 + 0.34 * k)
+    ax.imshow(shown.cpu().numpy(), cmap="Blues", vmin=0, vmax=1.15, aspect="auto")
+    for slot in range(k):
+        for who in range(n):
+            weight = float(shown[slot, who])
+            if weight > 0:
+                text = "1" if weight == 1 else f"{weight:.2f}".lstrip("0")
+                ax.text(who, slot, text, ha="center", va="center", fontsize=6, color="white" if weight > 0.6 else INK)
+    ax.set_xticks(range(n), names, fontsize=7)
+    ax.set_yticks(range(k), [str(slot) for slot in range(k)], fontsize=7)
+    ax.set_xticks([x - 0.5 for x in range(n + 1)], minor=True)
+    ax.set_yticks([y - 0.5 for y in range(k + 1)], minor=True)
+    ax.grid(which="minor", color="white", linewidth=1)
+    ax.tick_params(which="both", length=0)
+    ax.set_xlabel("candidates", fontsize=8)
+    ax.set_ylabel("slots", fontsize=8)
+    for side in ax.spines.values():
+        side.set_visible(False)
+    return ax
+
+
+class Node(NamedTuple):
+    """A place in the field after a round: the places before it of the two that met, and the better one's share."""
+
+    place: int
+    better: int
+    worse: int | None  # None for a bye
+    share: float
+
+
+Levels = list[list[Node]]
+
+
+def _levels(
+    scores: torch.Tensor, mask: torch.Tensor | None, selection: Selection, boost: object
+) -> tuple[list[int], Levels]:
+    """Who starts at which place, and the nodes after every round; those who take no part are not there."""
+    entrants = candidates(scores, mask)
+    k, n = selection.k, selection.n
+    rounds = rounds_of(n, k)
+    missing = (0, k * 2**rounds - n)
+    score = torch.nn.functional.pad(entrants.score, missing)
+    alive = torch.nn.functional.pad(entrants.alive, missing)
+    order = best_first(score, alive)
+    folds, _ = play(Field(score[order], order, alive[order]), rounds, boost)  # type: ignore[arg-type]
+    real = int(alive.sum())
+    seeds = order[:real].tolist()
+    levels: Levels = [[Node(place, place, None, 1.0) for place in range(real)]]
+    for fold in folds:
+        half = len(fold.share)
+        there = {node.place for node in levels[-1]}
+        ranking = list(range(half)) if fold.ranking is None else fold.ranking.tolist()
+        levels.append(
+            [
+                Node(
+                    place, pair, 2 * half - 1 - pair if 2 * half - 1 - pair in there else None, float(fold.share[pair])
+                )
+                for place, pair in enumerate(ranking)
+                if pair in there
+            ]
+        )
+    return seeds, levels
+
+
+def _leaves(levels: Levels, level: int, place: int) -> Iterator[int]:
+    """The places at the start of all who came to a place, in the order of the bracket."""
+    if level == 0:
+        yield place
+        return
+    node = next(node for node in levels[level] if node.place == place)
+    yield from _leaves(levels, level - 1, node.better)
+    if node.worse is not None:
+        yield from _leaves(levels, level - 1, node.worse)
+
+
+def _draw_pair(ax: Axes, level: int, node: Node, heights: dict[tuple[int, int], float]) -> None:
+    top = heights[level - 1, node.better]
+    bottom = top if node.worse is None else heights[level - 1, node.worse]
+    middle = (top + bottom) / 2
+    heights[level, node.place] = middle
+    for at, share in ((top, node.share), (bottom, 1 - node.share)):
+        if node.worse is None and share == 0:
+            continue
+        ax.plot(
+            [level - 1, level - 0.5, level - 0.5, level],
+            [at, at, middle, middle],
+            color=INK if share > 0 else PALE,
+            linewidth=0.6 + 2.4 * share,
+            linestyle="-" if share > 0 else ":",
+            solid_capstyle="butt",
+            zorder=1 + share,
+        )
+        if 0 < share < 1:
+            ax.text(level - 0.54, at - 0.05, f"{share:.2f}".lstrip("0"), ha="right", va="bottom", fontsize=6, color=INK)
+
+
+def _weights(selection: Selection, row: tuple[int, ...]) -> torch.Tensor:
+    """The weights (k, n) of one row."""
+    return selection.weights()[row].detach().float()
+
+
+def _checked(selection: Selection, names: Sequence[str] | None) -> tuple[Selection, Sequence[str]]:
+    if not isinstance(selection, Selection):
+        raise TypeError(f"selection must be a knockout.Selection; got {type(selection).__name__}")
+    if selection.n > MOST:
+        raise ValueError(f"selection must be from at most {MOST} candidates, for a picture; got n = {selection.n}")
+    names = [str(i) for i in range(selection.n)] if names is None else names
+    if len(names) != selection.n:
+        raise ValueError(f"names must be as many as candidates, n = {selection.n}; got {len(names)}")
+    return selection, names
+
+
+def _index(row: Row, selection: Selection) -> tuple[int, ...]:
+    batch = selection.indices.shape[:-1]
+    if not batch and row == 0:
+        return ()
+    index = (row,) if isinstance(row, int) else row
+    if len(index) != len(batch) or not all(-size <= i < size for i, size in zip(index, batch, strict=True)):
+        raise ValueError(f"row must be an index into the batch {tuple(batch)}; got {row!r}")
+    return index
+
+
+def _new_axes(width: float, height: float) -> Axes:
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), layout="constrained").subplots()
