@@ -24,7 +24,7 @@ def check(n: int, k: int, count: int) -> None:
     assert found["Relative(16)"] >= 0.97
     assert found["Relative(4)"] >= 0.94
     assert found["hard"] == pytest.approx(1, abs=1e-5)
-    assert found["round by round"] == pytest.approx(found["halving"], abs=1e-3)
+    assert found["round by round"] == pytest.approx(found["halving"], abs=5e-3)  # other roundings, other near ties
     assert found["iterative, peaked"] == pytest.approx(found["iterative"], abs=1e-3)  # it only scales rows
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -10,7 +9,9 @@ import torch
 from matplotlib.axes import Axes
 
 import knockout
+import knockout.plot
 from knockout.eval.claims import by_cell
+from knockout.eval.journal import Journal
 from knockout.eval.published import published
 from knockout.tournament import rounds_of
 
@@ -46,7 +47,7 @@ def rounds(axis: Axes) -> None:
     """nCCS at k = 2 over n: published, and ours."""
     theirs, k = published(), 2
     sizes = [2**i for i in range(4, 15)]
-    cells = json.loads((Path(__file__).parent.parent / "reproduction" / "results.json").read_text())["cell"]
+    cells = Journal.read(Path(__file__).parent.parent / "reproduction" / "results.jsonl").of("cell")
     sharp, default = (by_cell(cells, method, "nccs") for method in ("Relative(16)", "Relative(4)"))
     x = [rounds_of(n, k) for n in sizes]
     lines = [
@@ -66,8 +67,16 @@ def rounds(axis: Axes) -> None:
         axis.spines[side].set_visible(False)
 
 
+def bracket() -> None:
+    """A tournament of sixteen for four slots."""
+    scores = torch.rand(16, generator=torch.Generator().manual_seed(4))
+    axes = knockout.plot.bracket(knockout.select(scores, k=4, boost=1.0), names="ABCDEFGHIJKLMNOP")
+    axes.figure.savefig(Path(__file__).parent / "bracket.png", dpi=110)
+
+
 def main() -> None:
     """Draw and save."""
+    bracket()
     plt.rcParams.update({"font.size": 9, "text.color": INK, "axes.labelcolor": INK, "axes.titlesize": 10})
     figure = plt.figure(figsize=(10, 3.6), layout="constrained")
     left, right = figure.subfigures(1, 2, width_ratios=[1.15, 1])

@@ -220,6 +220,6 @@ def _index(row: Row, selection: Selection) -> tuple[int, ...]:
 
 
 def _new_axes(width: float, height: float) -> Axes:
-    from matplotlib.figure import Figure
+    import matplotlib.pyplot as plt  # only here: who brings axes needs no display, and no choice of one
 
-    return Figure(figsize=(width, height), layout="constrained").subplots()
+    return plt.figure(figsize=(width, height), layout="constrained").add_subplot()

@@ -88,14 +88,14 @@ def faster_with_k(results: Journal) -> Claim:
         if not ratios:
             return Claim(text, UNKNOWN, "")
         verdicts.append(all(ratio < 1 for ratio in ratios) if falls else all(ratio > 1 for ratio in ratios))
-        measured.append(f"{method} {min(ratios):.2g} to {max(ratios):.2g}")
+        measured.append(f"{method} {_factor(min(ratios))} to {_factor(max(ratios))}")
     return Claim(
         text,
-        _verdict(verdicts[:2]),
+        _verdict(verdicts[:3]),
         "Time of a forward pass at the largest k in units of that at the smallest, for n of 1024 and more: "
         + "; ".join(measured)
         + ". (Round by round is the paper's algorithm as it reads, over vectors. The plan over scores that we use is "
-        "faster throughout, but then the gather of k vectors is what is left, and that grows with k.)",
+        "faster throughout, but then the gather of k vectors is much of what is left, and that grows with k.)",
     )
 
 
@@ -251,6 +251,10 @@ def _chain(runs: Rows, layer: str, k: int) -> int:
 
 def _least(ours: dict[tuple[int, int], float], theirs: dict[tuple[int, int], float]) -> float:
     return min(ours[cell] - theirs[cell] for cell in theirs)
+
+
+def _factor(ratio: float) -> str:
+    return f"{ratio:.2f}" if ratio < 10 else f"{ratio:.0f}"
 
 
 def _verdict(verdicts: Iterable[bool]) -> str:

@@ -123,6 +123,7 @@ def _time(results: Journal, field: str, methods: Iterable[str], theirs: str | No
     figure = panels(results.of("cell"), methods, field, theirs)
     for axis in figure.axes:
         axis.set_yscale("log")
+        axis.minorticks_off()
     figure.supylabel(text, fontsize=8)
     return figure
 
@@ -210,5 +211,5 @@ def rendered(figure: Figure, kind: str) -> bytes:
     """A figure as the bytes of a file that does not depend on when it was drawn."""
     file = io.BytesIO()
     metadata: dict[str, Any] = {"Date": None} if kind == "svg" else {"Software": None}
-    figure.savefig(file, format=kind, dpi=130, metadata=metadata)
+    figure.savefig(file, format=kind, dpi=120, metadata=metadata)
     return file.getvalue()

@@ -25,11 +25,17 @@ def best_first(scores: Tensor) -> tuple[Tensor, Tensor]:
     return ordered, order
 
 
+def full_rounds(n: int, k: int) -> int:
+    """The number of rounds, if there are no byes in any."""
+    rounds = rounds_of(n, k)
+    if n != k * 2**rounds:
+        raise ValueError(f"n must be k times a power of two; got n = {n}, k = {k}")
+    return rounds
+
+
 def round_by_round(values: Tensor, scores: Tensor, k: int, boost: Boost, sort: Sort = best_first) -> Tensor:
     """Blended values (batch, k, d) of values (batch, n, d) by scores (batch, n), where n is k times a power of two."""
-    rounds = rounds_of(scores.shape[-1], k)
-    if scores.shape[-1] != k * 2**rounds:
-        raise ValueError(f"n must be k times a power of two; got n = {scores.shape[-1]}, k = {k}")
+    rounds = full_rounds(scores.shape[-1], k)
     scale = boost.start(scores)
     for _ in range(rounds):
         scores, order = sort(scores)

@@ -1,0 +1,273 @@
+"""The command: what it says, what it leaves behind, and how it takes mistakes, kills and other people's files."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import knockout
+from knockout.cli import main
+from knockout.eval import experiments
+from knockout.eval.experiments import Settings
+from knockout.eval.figures import FIGURES
+from knockout.eval.published import published
+
+# A whole run in seconds: the command with fewer cells, batches and steps.
+TINY = """
+from knockout.eval import experiments
+from knockout.eval.experiments import Settings
+experiments.GRIDS["quick"] = [(16, 2), (16, 8), (32, 2), (1024, 2), (1024, 64)]
+experiments.SORTS[1:] = []
+experiments.PAIRED[:] = [(64, 8)]
+experiments.TRAINED[:] = [("halving", 8), ("Relative(4)", 8), ("iterative", 8), ("pairing: fold", 8),
+                          ("pairing: adjacent", 8), ("pairing: random", 8)]
+experiments.settings_for = lambda grid, seed, device, threads: Settings(
+    grid, seed, device, threads, batches=2, weights=2**22, patience=0.0, seeds=2, steps=8)
+"""
+RUN = [sys.executable, "-c", TINY + "from knockout.cli import main; raise SystemExit(main())", "reproduce"]
+
+
+def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    given = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
+    return subprocess.run([*RUN, *arguments], capture_output=True, text=True, env=given, timeout=300)
+
+
+def without_seconds(path: Path) -> Any:
+    """The rows of a results file, but for what a clock has said."""
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    return [
+        (line["work"], [{name: x for name, x in row.items() if "seconds" not in name} for row in line["rows"]])
+        for line in lines[1:]
+    ]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
+    out = tmp_path_factory.mktemp("finished") / "results"
+    return out, run("--out", str(out))
+
+
+Finished = tuple[Path, subprocess.CompletedProcess[str]]
+
+
+def test_a_run_leaves_results_figures_and_report(finished: Finished) -> None:
+    out, done = finished
+    assert done.returncode == 0, done.stderr
+    figures = {f"{name}.{kind}" for name in FIGURES for kind in ("png", "svg")}
+    tables = {"results.jsonl", "results.csv", "results.json", "report.html", "report.md"}
+    assert {path.name for path in out.iterdir()} == figures | tables
+    last = done.stdout.splitlines()[-1]
+    assert last == f"report: {out / 'report.html'}"
+    assert "published figures met" in done.stdout
+    assert f"{published()['halving', 1024, 2].nccs:.3f}" in done.stdout  # of each k, the largest n is shown
+    assert "\x1b" not in done.stdout + done.stderr  # nobody watches: no colours, no bar
+
+
+def test_results_say_what_they_were_measured_by(finished: Finished) -> None:
+    out, _ = finished
+    results = json.loads((out / "results.json").read_text())
+    assert results["settings"]["seed"] == 0
+    assert results["environment"]["torch"]
+    assert {"commit", "code", "processor", "python", "threads", "knockout"} <= results["environment"].keys()
+    assert len(results["cell"]) == 5 * 8
+    header, *rows = (out / "results.csv").read_text().splitlines()
+    assert header.startswith("method,n,k,rounds,nccs,nccs_std,batches,seconds,seconds_with_backward")
+    assert len(rows) == 5 * 8
+
+
+def test_the_report_is_one_file_with_every_claim(finished: Finished) -> None:
+    out, _ = finished
+    page, text = (out / "report.html").read_text(), (out / "report.md").read_text()
+    assert page.count("data:image/svg+xml;base64,") == len(FIGURES)
+    assert 'src="http' not in page
+    for name in FIGURES:
+        assert f"({name}.png)" in text
+    for words in ("Higher nCCS than the iterative baseline", "Sorting costs next to nothing", "halving, published"):
+        assert words in page
+        assert words in text
+
+
+def test_a_run_that_was_killed_goes_on_where_it_was(finished: Finished, tmp_path: Path) -> None:
+    out, _ = finished
+    begun = subprocess.Popen(
+        [*RUN, "--out", str(tmp_path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    results = tmp_path / "results.jsonl"
+    while not results.exists() or results.read_text().count("\n") < 4:
+        assert begun.poll() is None
+        time.sleep(0.01)
+    begun.send_signal(signal.SIGKILL)
+    begun.communicate()
+    before = results.read_bytes()
+    with results.open("ab") as file:
+        file.write(b'{"work": "cell n=32')  # killed while it was writing
+    resumed = run("--out", str(tmp_path), "--resume")
+    assert resumed.returncode == 0, resumed.stderr
+    assert "pieces are there already" in resumed.stderr
+    assert results.read_bytes().startswith(before)
+    assert without_seconds(results) == without_seconds(out / "results.jsonl")
+    assert (
+        json.loads((tmp_path / "results.json").read_text())["settings"]
+        == json.loads((out / "results.json").read_text())["settings"]
+    )
+
+
+def test_a_finished_run_is_shown_again_without_measuring(finished: Finished) -> None:
+    out, first = finished
+    before = (out / "results.jsonl").read_bytes()
+    again = run("--out", str(out), "--resume")
+    assert again.returncode == 0
+    assert again.stdout == first.stdout
+    assert (out / "results.jsonl").read_bytes() == before
+
+
+def copied(finished: Finished, folder: Path) -> Path:
+    path = folder / "results.jsonl"
+    path.write_bytes((finished[0] / "results.jsonl").read_bytes())
+    return path
+
+
+def test_results_are_not_overwritten_without_being_asked(finished: Finished, tmp_path: Path) -> None:
+    path = copied(finished, tmp_path)
+    before = path.read_bytes()
+    done = run("--out", str(tmp_path))
+    assert done.returncode == 2
+    assert "pass --resume" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda text: text.replace('"work"', "work", 1), "damaged at line 2"),
+        (lambda text: text + text.splitlines()[1] + "\n", "damaged at line"),  # twice
+        (lambda text: "[1, 2]\n" + text, "damaged at line 1"),
+        (lambda text: text.replace('"rows": [', '"rows": [3, ', 1), "damaged at line 2"),
+        (lambda _: "n,k\n16,2\n", "damaged at line 1"),
+        (lambda _: "{}\n", "not a results file"),
+        (lambda _: "", "not a results file"),
+        (lambda _: "half a line", "not a results file"),
+        (lambda text: text.replace('"seed": 0', '"seed": 1', 1), "another run: it was begun with seed = 1"),
+        (lambda text: text.replace('"work": "rounds"', '"work": "rounded"', 1), "'rounded', which is not part of this"),
+        (lambda text: "\n".join(text.replace('"code": "', '"code": "x', 1).splitlines()[:4]) + "\n", "other code"),
+    ],
+)  # fmt: skip
+def test_a_damaged_or_foreign_file_is_left_alone(finished: Finished, tmp_path: Path, damage: Any, message: str) -> None:
+    path = copied(finished, tmp_path)
+    path.write_text(damage(path.read_text()))
+    before = path.read_bytes()
+    done = run("--out", str(tmp_path), "--resume")
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_one_file_has_one_writer(finished: Finished, tmp_path: Path) -> None:
+    fcntl = pytest.importorskip("fcntl")
+    path = copied(finished, tmp_path)
+    with path.open("rb") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        done = run("--out", str(tmp_path), "--resume")
+    assert done.returncode == 2
+    assert "being written by another run" in done.stderr
+
+
+def test_an_interrupt_keeps_what_is_done(tmp_path: Path) -> None:
+    begun = subprocess.Popen([*RUN, "--out", str(tmp_path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    while not (tmp_path / "results.jsonl").exists():
+        time.sleep(0.01)
+    begun.send_signal(signal.SIGINT)
+    _, errors = begun.communicate(timeout=60)
+    assert begun.returncode == 130
+    assert "--resume" in errors
+    assert "Traceback" not in errors
+
+
+def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments, words in (
+        (["--version"], f"knockout {knockout.__version__}"),
+        (["--help"], "examples:"),
+        (["reproduce", "--help"], "--grid"),
+    ):
+        with pytest.raises(SystemExit) as stopped:
+            main(arguments)
+        assert stopped.value.code == 0
+        assert words in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "COMMAND"),
+        (["reproduce", "--grid", "huge"], "--grid"),
+        (["reproduce", "--seed", "-1"], "--seed: must be a whole number from 0 on; got '-1'"),
+        (["reproduce", "--threads", "0"], "--threads: must be a whole number from 1 on"),
+        (["reproduce", "--seed", "x"], "got 'x'"),
+    ],
+)
+def test_a_wrong_call(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(arguments)
+    assert stopped.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("device", ["meta", "gpu", "cuda:99"])
+def test_a_device_that_is_not_there(device: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["reproduce", "--device", device, "--out", str(tmp_path / "results")]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("knockout: error: --device:")
+    assert repr(device) in error
+    assert not (tmp_path / "results").exists()
+
+
+def test_a_folder_that_is_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "results").write_text("mine")
+    assert main(["reproduce", "--out", str(tmp_path / "results")]) == 2
+    assert "is a file" in capsys.readouterr().err
+    assert main(["reproduce", "--out", str(tmp_path / "results" / "more")]) == 1
+    assert capsys.readouterr().err.startswith("knockout: error:")
+    assert (tmp_path / "results").read_text() == "mine"
+
+
+def test_without_the_extra_it_says_what_to_install() -> None:
+    code = "import sys; sys.modules['matplotlib'] = None; from knockout.cli import main; sys.exit(main(['reproduce']))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2
+    assert "matplotlib is missing: pip install 'knockout-topk[eval]'" in done.stderr
+
+
+def test_the_library_alone_needs_no_extra() -> None:
+    code = "import sys; sys.modules['matplotlib'] = sys.modules['rich'] = None; import knockout.plot, knockout.cli"
+    assert subprocess.run([sys.executable, "-c", code], timeout=120).returncode == 0
+
+
+def test_the_quick_grid_fills_all_panels() -> None:
+    assert {k for _, k in experiments.GRIDS["quick"]} >= set(experiments.PANELS)
+    for k in experiments.PANELS:
+        assert sum(size == k for _, size in experiments.GRIDS["quick"]) >= 2
+    names = [work.name for work in experiments.experiments(experiments.settings_for("paper", 0, "cpu", 2))]
+    assert len(names) == len(set(names))
+    assert sum(name.startswith("cell") for name in names) == 85
+
+
+def test_batches_of_a_cell() -> None:
+    settings = Settings("quick", 0, "cpu", 1, batches=8, weights=2**20, patience=0.0, seeds=1, steps=1)
+    assert settings.batches_of(16, 2) == 8
+    assert settings.batches_of(2**10, 2**8) == 4
+    assert settings.batches_of(2**14, 2**11) == 2
+    assert experiments.settings_for("paper", 0, "cpu", 1).batches_of(2**14, 2**11) == 16

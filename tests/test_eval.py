@@ -1,0 +1,111 @@
+"""The experiments behind the claims: pairings, rounds, sorting, training."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import knockout
+from knockout.boost import Power, Relative
+from knockout.eval.grid import METHODS
+from knockout.eval.pairing import PAIRINGS, adjacent, drawn, quality, select
+from knockout.eval.rounds import count_rounds, round_by_round, sorting_share
+from knockout.eval.training import CHECKS, LAYERS, SEEDED, chain, train
+
+
+@pytest.mark.parametrize("size", [2, 4, 10, 64])
+@pytest.mark.parametrize("name", ["adjacent", "random"])
+def test_a_pairing_is_a_permutation_with_the_better_one_in_front(name: str, size: int) -> None:
+    pairing = PAIRINGS[name](3)
+    assert pairing is not None
+    order = pairing(size)
+    assert sorted(order.tolist()) == list(range(size))
+    front, back = order[: size // 2], order[size // 2 :].flip(0)
+    assert (front < back).all()
+    if name == "adjacent":
+        assert (back - front == 1).all()
+
+
+def test_drawn_pairs_change_from_round_to_round_and_come_again_with_the_seed() -> None:
+    one, other = drawn(1), drawn(1)
+    first, second = one(64), one(64)
+    assert not torch.equal(first, second)
+    assert torch.equal(first, other(64))
+
+
+def test_the_fold_is_the_product() -> None:
+    scores = torch.rand(3, 40)
+    for boost in (Power(20), Relative(4)):
+        ours, theirs = select(scores, 5, boost, None), knockout.select(scores, 5, boost)
+        torch.testing.assert_close(ours.weights(), theirs.weights())
+
+
+def test_adjacent_pairs_by_hand() -> None:
+    scores = torch.tensor([0.4, 0.1, 0.3, 0.2], dtype=torch.float64)
+    found = select(scores, 2, knockout.boost.Fixed(10), adjacent).weights()
+    share = torch.sigmoid(torch.tensor(1.0, dtype=torch.float64))  # both pairs are 0.1 apart
+    expected = torch.tensor([[share, 0, 1 - share, 0], [0, 1 - share, 0, share]], dtype=torch.float64)
+    torch.testing.assert_close(found, expected)
+
+
+def test_a_pairing_needs_a_full_field() -> None:
+    with pytest.raises(ValueError, match="n must be k times a power of two; got n = 7, k = 3"):
+        select(torch.rand(7), 3, Relative(4), adjacent)
+
+
+def test_the_fold_has_the_best_quality() -> None:
+    rows = {(row["pairing"], row["boost"]): row["nccs"] for row in quality(512, 8, count=2, seed=0)}
+    assert len(rows) == 6
+    for boost in {boost for _, boost in rows}:
+        assert rows["fold", boost] > max(rows["adjacent", boost], rows["random", boost])
+
+
+@pytest.mark.parametrize(("n", "k", "rounds"), [(16, 2, 3), (17, 2, 4), (5, 5, 0), (700, 1, 10)])
+def test_rounds_are_counted_as_they_are_played(n: int, k: int, rounds: int) -> None:
+    assert count_rounds(n, k) == rounds
+
+
+def test_round_by_round_returns_what_the_plan_returns() -> None:
+    values, scores = torch.rand(2, 64, 5, dtype=torch.float64), torch.rand(2, 64, dtype=torch.float64)
+    for boost in (Power(20), Relative(4)):
+        torch.testing.assert_close(
+            round_by_round(values, scores, 8, boost), knockout.topk(values, scores, 8, boost).values
+        )
+    with pytest.raises(ValueError, match="n must be k times a power of two; got n = 64, k = 6"):
+        round_by_round(values, scores, 6, Relative(4))
+
+
+def test_sorting_is_a_part_of_the_whole() -> None:
+    row = sorting_share(256, 8, 2, 4, seed=0)
+    assert 0 < row["seconds_sorting"] < row["seconds"]
+
+
+@pytest.mark.parametrize("name", [*LAYERS, *SEEDED])
+def test_training_can_be_repeated(name: str) -> None:
+    first, again = train(name, 8, seed=1, steps=16), train(name, 8, seed=1, steps=16)
+    assert first == again
+    assert [row["step"] for row in first] == [2 * i for i in range(CHECKS + 1)]
+    assert all(0 <= row["recall"] <= 1 and row["loss"] >= 0 for row in first)
+    assert train(name, 8, seed=2, steps=16) != first
+
+
+def test_a_scorer_learns_through_a_soft_selection_and_is_judged_by_a_hard_one() -> None:
+    rows = train("Relative(4)", 64, seed=0, steps=80)
+    assert rows[0]["recall"] < 0.5
+    assert rows[-1]["recall"] > 0.95
+    assert rows[-1]["loss"] < 0.1 < rows[0]["loss"]
+
+
+def test_chains() -> None:
+    assert (chain("halving", 8), chain("iterative", 8), chain("iterative, peaked", 64), chain("hard, gated", 8)) == (
+        5,
+        8,
+        64,
+        1,
+    )
+
+
+def test_methods_return_one_shape() -> None:
+    values, scores = torch.rand(2, 32, 3), torch.rand(2, 32)
+    for name, method in METHODS.items():
+        assert method(values, scores, 4).shape == (2, 4, 3), name
