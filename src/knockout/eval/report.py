@@ -113,6 +113,11 @@ def document(results: Journal) -> list[Block]:
 def _summary(results: Journal, cells: Rows) -> str:
     settings = results.header["settings"]
     met = {method: agreement(cells, method) for method in ("halving", "iterative")}
+    quick = (
+        ""
+        if settings["grid"] == "paper"
+        else " A quick run, with few seeds: `knockout reproduce --grid paper` is the whole."
+    )
     return (
         f"The evaluation of the Successive Halving Top-k operator, measured again: {len(cells) // len(METHODS)} cells "
         f"of n and k, up to {settings['batches']} batches of 16 rows in each, values ~ U[-1, 1], scores ~ U[0, 1], "
@@ -122,6 +127,7 @@ def _summary(results: Journal, cells: Rows) -> str:
             f"standard errors), the farthest off by {each.farthest:.3f}."
             for method, each in met.items()
         )
+        + quick
     )
 
 
