@@ -19,6 +19,7 @@ from torch import Tensor
 import knockout
 from benchmarks.timing import medians, save
 from knockout.boost import Boost, Fixed, Power, Relative
+from knockout.eval.grid import hard
 
 DEFAULT = Relative(4)
 BOOSTS: list[Boost] = [Relative(1), DEFAULT, Relative(16), Relative(4, alpha=1), Fixed(100), Power(20)]
@@ -38,12 +39,6 @@ def normal(*shape: int) -> Tensor:
 def tied(*shape: int) -> Tensor:
     """Sixteen different scores."""
     return torch.randint(16, shape) / 16
-
-
-def hard(values: Tensor, scores: Tensor, k: int) -> Tensor:
-    """The hard twin."""
-    index = torch.topk(scores, k, dim=-1).indices
-    return values.gather(1, index.unsqueeze(-1).expand(-1, -1, values.shape[-1]))
 
 
 def soft(values: Tensor, scores: Tensor, k: int, boost: Boost) -> Tensor:

@@ -11,6 +11,7 @@ from torch import Tensor
 import knockout
 from benchmarks.timing import medians, save
 from knockout.boost import Relative
+from knockout.eval.grid import hard
 from knockout.eval.rounds import round_by_round
 
 CELLS = [(1, 16384, 64, 512), (4, 16384, 64, 512), (4, 16384, 2, 512), (4, 16384, 2048, 512), (16, 16384, 64, 32)]
@@ -36,12 +37,12 @@ def main() -> None:
         def rounds() -> Tensor:
             return round_by_round(values, scores, k, boost)  # noqa: B023
 
-        def hard() -> Tensor:
-            index = torch.topk(scores, k, dim=-1).indices  # noqa: B023
-            return values.gather(1, index.unsqueeze(-1).expand(-1, -1, d))  # noqa: B023
-
         torch.testing.assert_close(soft(), rounds(), rtol=1e-3, atol=1e-4)
-        runs = {"hard twin": hard, "knockout.topk": soft, "round by round": rounds}
+        runs: dict[str, Callable[[], Tensor]] = {
+            "hard twin": partial(hard, values, scores, k),
+            "knockout.topk": soft,
+            "round by round": rounds,
+        }
         with torch.inference_mode():
             forward = medians(runs)
         both = medians({name: partial(backward, run) for name, run in runs.items()})

@@ -14,12 +14,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-import torch
+from torch import Tensor
 
+from knockout.boost import Boost
 from knockout.checks import candidates
-from knockout.ranking import best_first
 from knockout.selection import Selection
-from knockout.tournament import Field, play, rounds_of
+from knockout.tournament import enter, play
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -55,7 +55,7 @@ def bracket(selection: Selection, row: Row = 0, names: Sequence[str] | None = No
     scores = origin.scores.detach().expand(*selection.indices.shape[:-1], -1)[row]
     mask = None if origin.mask is None else origin.mask.expand(*selection.indices.shape[:-1], -1)[row]
     shown = _weights(selection, row)
-    seeds, levels = _levels(scores, mask, selection, origin.boost)
+    seeds, levels = _levels(scores, mask, selection.k, origin.boost)
     # The last field is in the order of scores, the slots perhaps in that of positions: a slot is known by its leader.
     last = {seeds[next(_leaves(levels, len(levels) - 1, node.place))]: node.place for node in levels[-1]}
     slots = [last[leader] for leader in selection.indices[row].tolist() if leader >= 0]
@@ -130,20 +130,12 @@ class Node(NamedTuple):
 Levels = list[list[Node]]
 
 
-def _levels(
-    scores: torch.Tensor, mask: torch.Tensor | None, selection: Selection, boost: object
-) -> tuple[list[int], Levels]:
+def _levels(scores: Tensor, mask: Tensor | None, k: int, boost: Boost) -> tuple[list[int], Levels]:
     """Who starts at which place, and the nodes after every round; those who take no part are not there."""
-    entrants = candidates(scores, mask)
-    k, n = selection.k, selection.n
-    rounds = rounds_of(n, k)
-    missing = (0, k * 2**rounds - n)
-    score = torch.nn.functional.pad(entrants.score, missing)
-    alive = torch.nn.functional.pad(entrants.alive, missing)
-    order = best_first(score, alive)
-    folds, _ = play(Field(score[order], order, alive[order]), rounds, boost)  # type: ignore[arg-type]
-    real = int(alive.sum())
-    seeds = order[:real].tolist()
+    field = enter(candidates(scores, mask), k)
+    folds, _ = play(field, k, boost)
+    real = int(field.real.sum())
+    seeds = field.leader[:real].tolist()
     levels: Levels = [[Node(place, place, None, 1.0) for place in range(real)]]
     for fold in folds:
         half = len(fold.share)
@@ -193,7 +185,7 @@ def _draw_pair(ax: Axes, level: int, node: Node, heights: dict[tuple[int, int], 
             ax.text(level - 0.54, at - 0.05, f"{share:.2f}".lstrip("0"), ha="right", va="bottom", fontsize=6, color=INK)
 
 
-def _weights(selection: Selection, row: tuple[int, ...]) -> torch.Tensor:
+def _weights(selection: Selection, row: tuple[int, ...]) -> Tensor:
     """The weights (k, n) of one row."""
     return selection.weights()[row].detach().float()
 

@@ -72,22 +72,19 @@ def tournament(
 ) -> Result:
     """Play all rounds; slots in the order of the last round, or by the position of their leaders."""
     n = candidates.score.shape[-1]
-    rounds = rounds_of(n, k)
-    missing = (0, k * 2**rounds - n)
-    score, alive = pad(candidates.score, missing), pad(candidates.alive, missing)
-    seeds = best_first(score, alive)
-    if pairing is not None and rounds > 0:
-        seeds = seeds[..., pairing(seeds.shape[-1])]
-    folds, last = play(Field(score.gather(-1, seeds), seeds, alive.gather(-1, seeds)), rounds, boost, pairing)
+    field = enter(candidates, k)
+    if pairing is not None and n > k:
+        field = field.take(pairing(field.score.shape[-1]).expand(field.score.shape))
+    folds, last = play(field, k, boost, pairing)
 
-    slot = torch.arange(k, device=score.device).expand(last.score.shape)
+    slot = torch.arange(k, device=last.score.device).expand(last.score.shape)
     if by_position:
         slot = torch.where(last.real, last.leader, n).argsort(dim=-1)
     last = last.take(slot)
     # All the weight to start with, tied to the scores: even without a round they get a gradient, of 0.
     place, weight = _unfold(folds, slot, 1.0 + 0.0 * last.score)
-    member = seeds.gather(-1, place)
-    takes_part = alive.gather(-1, member)  # and the others are nobody's members
+    member = field.leader.gather(-1, place)
+    takes_part = field.real.gather(-1, place)  # and the others are nobody's members
     weight = torch.where(takes_part, weight, 0.0) * candidates.poison
     bracket = Bracket(
         n=n,
@@ -98,11 +95,20 @@ def tournament(
     return Result(bracket, torch.where(last.real, last.leader, -1), last.real)
 
 
-def play(field: Field, rounds: int, boost: Boost, pairing: Pairing | None = None) -> tuple[list[Fold], Field]:
+def enter(candidates: Candidates, k: int) -> Field:
+    """All candidates, best first, filled up to k * 2**rounds with some who take no part."""
+    n = candidates.score.shape[-1]
+    missing = (0, k * 2 ** rounds_of(n, k) - n)
+    score, alive = pad(candidates.score, missing), pad(candidates.alive, missing)
+    seeds = best_first(score, alive)
+    return Field(score.gather(-1, seeds), seeds, alive.gather(-1, seeds))
+
+
+def play(field: Field, k: int, boost: Boost, pairing: Pairing | None = None) -> tuple[list[Fold], Field]:
     """From a ranked field of k * 2**rounds to the last k."""
     scale = boost.start(field.score)
     folds: list[Fold] = []
-    for left in reversed(range(rounds)):
+    for left in reversed(range(rounds_of(field.score.shape[-1], k))):
         half = field.score.shape[-1] // 2
         better, worse = field.score[..., :half], field.score[..., half:].flip(-1)
         # Whoever takes no part ranks last, so a worse one who takes none is a missing opponent.
