@@ -187,7 +187,13 @@ def test_one_file_has_one_writer(finished: Finished, tmp_path: Path) -> None:
 
 
 def test_an_interrupt_keeps_what_is_done(tmp_path: Path) -> None:
-    begun = subprocess.Popen([*RUN, "--out", str(tmp_path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    begun = subprocess.Popen(
+        [*RUN, "--out", str(tmp_path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # ignored in who runs in the background
+    )
     while not (tmp_path / "results.jsonl").exists():
         time.sleep(0.01)
     begun.send_signal(signal.SIGINT)
