@@ -8,12 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from matplotlib import rc_context
 from matplotlib.lines import Line2D
 
 from knockout.eval.claims import FAILS, HOLDS, PARTLY, UNKNOWN, claims, clearly
 from knockout.eval.experiments import PANELS
-from knockout.eval.figures import FIGURES, LOOK, draw_all, rendered
+from knockout.eval.figures import FIGURES, draw_all, look, rendered
 from knockout.eval.grid import CELLS, METHODS
 from knockout.eval.journal import Journal, Rows
 from knockout.eval.published import published
@@ -41,7 +40,7 @@ def cell(method: str, n: int, k: int) -> dict[str, Any]:
 
 
 def training(layer: str, k: int, recall: float, loss: float) -> Rows:
-    judged = {"layer": layer, "k": k, "chain": 5}
+    judged = {"layer": layer, "k": k, "chain": 5, "rate": 0.1}
     return [
         {**judged, "seed": seed, "step": step, "recall": recall * step / 8, "loss": loss + seed / 1e3}
         for seed in range(3)
@@ -136,7 +135,7 @@ def data(line: Line2D) -> tuple[list[float], list[float]]:
 
 
 def test_every_panel_shows_ours_and_the_published_points() -> None:
-    with rc_context(LOOK):
+    with look():
         figure = FIGURES["quality"](journal(results()))
     assert [axis.get_title() for axis in figure.axes] == [f"k = {k}" for k in PANELS]
     for axis, k in zip(figure.axes, PANELS, strict=True):
@@ -168,7 +167,7 @@ def test_figures_are_drawn_from_results_alone_and_always_the_same(
 
 def test_lines_are_told_apart_without_colour() -> None:
     for name, figure in FIGURES.items():
-        with rc_context(LOOK):
+        with look():
             drawn = figure(journal(results()))
         assert rendered(drawn, "png")
         for axis in drawn.axes:

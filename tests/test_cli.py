@@ -30,7 +30,7 @@ experiments.PAIRED[:] = [(64, 8)]
 experiments.TRAINED[:] = [("halving", 8), ("Relative(4)", 8), ("iterative", 8), ("pairing: fold", 8),
                           ("pairing: adjacent", 8), ("pairing: random", 8)]
 experiments.settings_for = lambda grid, seed, device, threads: Settings(
-    grid, seed, device, threads, batches=2, weights=2**22, patience=0.0, seeds=2, steps=8)
+    grid, seed, device, threads, batches=2, weights=2**22, patience=0.0, rates=(0.05, 0.01), seeds=2, steps=8)
 """
 RUN = [sys.executable, "-c", TINY + "from knockout.cli import main; raise SystemExit(main())", "reproduce"]
 
@@ -272,7 +272,7 @@ def test_the_quick_grid_fills_all_panels() -> None:
 
 
 def test_batches_of_a_cell() -> None:
-    settings = Settings("quick", 0, "cpu", 1, batches=8, weights=2**20, patience=0.0, seeds=1, steps=1)
+    settings = Settings("quick", 0, "cpu", 1, batches=8, weights=2**20, patience=0.0, rates=(0.1,), seeds=1, steps=1)
     assert settings.batches_of(16, 2) == 8
     assert settings.batches_of(2**10, 2**8) == 4
     assert settings.batches_of(2**14, 2**11) == 2

@@ -82,15 +82,15 @@ def test_sorting_is_a_part_of_the_whole() -> None:
 
 @pytest.mark.parametrize("name", [*LAYERS, *SEEDED])
 def test_training_can_be_repeated(name: str) -> None:
-    first, again = train(name, 8, seed=1, steps=16), train(name, 8, seed=1, steps=16)
+    first, again = train(name, 8, 0.05, seed=1, steps=16), train(name, 8, 0.05, seed=1, steps=16)
     assert first == again
     assert [row["step"] for row in first] == [2 * i for i in range(CHECKS + 1)]
     assert all(0 <= row["recall"] <= 1 and row["loss"] >= 0 for row in first)
-    assert train(name, 8, seed=2, steps=16) != first
+    assert train(name, 8, 0.05, seed=2, steps=16) != first
 
 
 def test_a_scorer_learns_through_a_soft_selection_and_is_judged_by_a_hard_one() -> None:
-    rows = train("Relative(4)", 64, seed=0, steps=80)
+    rows = train("Relative(4)", 64, 0.05, seed=0, steps=80)
     assert rows[0]["recall"] < 0.5
     assert rows[-1]["recall"] > 0.95
     assert rows[-1]["loss"] < 0.1 < rows[0]["loss"]

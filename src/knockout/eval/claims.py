@@ -10,7 +10,8 @@ from typing import NamedTuple
 from knockout.eval.journal import Journal, Rows
 from knockout.eval.published import Published, published
 
-HOLDS, PARTLY, FAILS, UNKNOWN = "holds", "holds in part", "does not hold", "not measured"
+HOLDS, PARTLY, FAILS = "holds", "holds in part", "does not hold"
+UNDECIDED, UNKNOWN = "undecided", "not measured"
 
 
 class Claim(NamedTuple):
@@ -168,7 +169,7 @@ def pairing(results: Journal) -> Claim:
     means = {
         name: statistics.fmean(row["nccs"] for row in cells if row["pairing"] == name) for name in recall
     }  # over cells and boosts
-    verdicts = []
+    verdicts: list[bool | None] = []
     for other in ("adjacent", "random"):
         verdicts.append(means["fold"] > means[other])
         verdicts.append(clearly(recall["fold"], recall[other]))
@@ -189,7 +190,8 @@ def training(results: Journal) -> Claim:
     text = "The shorter chain of dependencies trains better as a layer."
     runs = results.of("training")
     sizes = sorted({row["k"] for row in runs})
-    measured, verdicts = [], []
+    measured: list[str] = []
+    verdicts: list[bool | None] = []
     for k in sizes:
         loss = {name: last_of(runs, name, k, "loss") for name in ("halving", "Relative(4)", "iterative")}
         recall = {name: last_of(runs, name, k, "recall") for name in loss}
@@ -198,16 +200,15 @@ def training(results: Journal) -> Claim:
         verdicts.append(clearly(loss["iterative"], loss["halving"]))
         measured.append(
             f"k = {k} (a chain of {_chain(runs, 'halving', k)} rounds, or of {k} softmaxes): "
-            + ", ".join(f"{name} {_spread(loss[name])}, recall {statistics.fmean(recall[name]):.2f}" for name in loss)
+            + ", ".join(f"{name} {_spread(loss[name])} (recall {statistics.fmean(recall[name]):.2f})" for name in loss)
         )
     if not verdicts:
         return Claim(text, UNKNOWN, "")
     return Claim(
         text,
         _verdict(verdicts),
-        "Loss of a hard selection by the trained scorer (1: the mean of all candidates; ± standard error over seeds). "
-        + "; ".join(measured)
-        + ".",
+        "Loss of a hard selection by the trained scorer, with the learning rate that is best for the method (1: the "
+        "mean of all candidates; ± standard error over seeds). " + "; ".join(measured) + ".",
     )
 
 
@@ -222,19 +223,30 @@ CLAIMS: tuple[Callable[[Journal], Claim], ...] = (
 )
 
 
+def best_runs(runs: Rows, layer: str, k: int) -> Rows:
+    """All that was judged in training through a layer, with the learning rate that ended with the least mean loss."""
+    mine = [row for row in runs if (row["layer"], row["k"]) == (layer, k)]
+    rates = sorted({row["rate"] for row in mine})
+    if not rates:
+        return []
+    by_rate = {rate: [row for row in mine if row["rate"] == rate] for rate in rates}
+    return min(by_rate.values(), key=lambda rows: statistics.fmean(_last(rows, "loss")))
+
+
 def last_of(runs: Rows, layer: str, k: int, field: str) -> list[float]:
-    """A figure at the end of training, a number a seed."""
-    last: dict[int, float] = {}
-    for row in runs:
-        if row["layer"] == layer and row["k"] == k:
-            last[row["seed"]] = row[field]
-    return list(last.values())
+    """A figure at the end of training with the best learning rate, a number a seed."""
+    return _last(best_runs(runs, layer, k), field)
 
 
-def clearly(more: list[float], less: list[float]) -> bool:
-    """Whether one mean is above another by two standard errors of their difference."""
+def _last(rows: Rows, field: str) -> list[float]:
+    return list({row["seed"]: row[field] for row in rows}.values())
+
+
+def clearly(more: list[float], less: list[float]) -> bool | None:
+    """Whether one mean is above another: by two standard errors of their difference, or nothing can be said."""
     error = math.hypot(_error(more), _error(less))
-    return statistics.fmean(more) - statistics.fmean(less) > 2 * error
+    difference = statistics.fmean(more) - statistics.fmean(less)
+    return None if abs(difference) <= 2 * error else difference > 0
 
 
 def _error(numbers: list[float]) -> float:
@@ -257,6 +269,10 @@ def _factor(ratio: float) -> str:
     return f"{ratio:.2f}" if ratio < 10 else f"{ratio:.0f}"
 
 
-def _verdict(verdicts: Iterable[bool]) -> str:
+def _verdict(verdicts: Iterable[bool | None]) -> str:
     verdicts = list(verdicts)
-    return HOLDS if all(verdicts) else PARTLY if any(verdicts) else FAILS
+    if all(verdicts):
+        return HOLDS
+    if any(verdicts):
+        return PARTLY
+    return FAILS if False in verdicts else UNDECIDED

@@ -26,7 +26,8 @@ class Settings:
     batches: int  # of 16 rows, in each cell, at most
     weights: int  # of one row of the iterative method, n * k, over all batches of a cell: at most, but for two batches
     patience: float  # seconds for a method's time with backward in one cell
-    seeds: int  # scorers trained through each method
+    rates: tuple[float, ...]  # of learning: every method is trained with each, and judged by its best
+    seeds: int  # scorers trained so
     steps: int  # of training
 
     def batches_of(self, n: int, k: int) -> int:
@@ -54,8 +55,21 @@ GRIDS: dict[str, list[tuple[int, int]]] = {"quick": sorted(QUICK), "paper": grid
 def settings_for(name: str, seed: int, device: str, threads: int) -> Settings:
     """The paper's grid as the paper has it; the quick one with fewer cells, batches and steps."""
     if name == "paper":
-        return Settings(name, seed, device, threads, batches=16, weights=2**30, patience=30.0, seeds=5, steps=600)
-    return Settings(name, seed, device, threads, batches=6, weights=2**22, patience=0.3, seeds=2, steps=160)
+        return Settings(
+            name,
+            seed,
+            device,
+            threads,
+            batches=16,
+            weights=2**30,
+            patience=30.0,
+            rates=(0.05, 0.005),
+            seeds=4,
+            steps=400,
+        )
+    return Settings(
+        name, seed, device, threads, batches=6, weights=2**22, patience=0.3, rates=(0.02,), seeds=2, steps=160
+    )
 
 
 def experiments(settings: Settings) -> list[Work]:
@@ -78,8 +92,9 @@ def experiments(settings: Settings) -> list[Work]:
     for number in range(settings.seeds):
         for name, k in TRAINED:
             cost = settings.steps * (0.01 if name in training.SEEDED else 0.002 + 1e-4 * training.chain(name, k))
-            run = partial(training.train, name, k, seed + number, settings.steps, settings.device)
-            work.append(Work(f"training {name}, k={k}, seed={seed + number}", cost, run))
+            for rate in settings.rates:
+                run = partial(training.train, name, k, rate, seed + number, settings.steps, settings.device)
+                work.append(Work(f"training {name}, k={k}, rate={rate}, seed={seed + number}", cost, run))
     return work
 
 
@@ -91,7 +106,7 @@ TRAINED = [(name, k) for k in (8, 64) for name in training.LAYERS] + [(name, 8) 
 def count_rounds(seed: int) -> Rows:
     """Rounds that are played, beside log2 of n/k rounded up, for the paper's sizes and for any others."""
     generator = torch.Generator().manual_seed(seed)
-    sizes = [(n, k) for n, k in grid.CELLS if n <= 1024]
+    sizes = list(grid.CELLS)
     for _ in range(60):
         n = int(torch.randint(1, 700, (), generator=generator))
         sizes.append((n, int(torch.randint(1, n + 1, (), generator=generator))))

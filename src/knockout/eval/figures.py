@@ -6,17 +6,18 @@ Told apart by marker and dash as well as by colour, so that they can be read in 
 from __future__ import annotations
 
 import io
-import math
+import statistics
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from matplotlib import rc_context
+from matplotlib import style
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MultipleLocator
 
-from knockout.eval.claims import quality_by_rounds
+from knockout.eval.claims import best_runs, quality_by_rounds
 from knockout.eval.experiments import PANELS
 from knockout.eval.journal import Journal, Rows, write
 from knockout.eval.published import published
@@ -53,6 +54,11 @@ LOOK: dict[Any, Any] = {
     "lines.markersize": 4,
     "lines.linewidth": 1.2,
 }
+
+
+def look() -> AbstractContextManager[None]:
+    """Draw as we do, whatever the user's own settings are."""
+    return style.context(LOOK, after_reset=True)
 
 
 def label(name: str) -> str:
@@ -157,29 +163,29 @@ def rounds(results: Journal) -> Figure:
 
 
 def learning(results: Journal) -> Figure:
-    """Recall of the relevant candidates while a scorer is trained through each method, by k; and by pairing."""
+    """Recall and loss of a hard selection while a scorer is trained through each method, by k; and by pairing."""
     runs = results.of("training")
-    figure = Figure(figsize=(7.6, 3.2), layout="constrained")
-    axes = figure.subplots(1, 3, sharey=True)
+    figure = Figure(figsize=(7.6, 4.8), layout="constrained")
+    axes = figure.subplots(2, 3, sharex=True, sharey="row")
     methods = ("halving", "Relative(4)", "Relative(16)", "iterative", "iterative, peaked", "hard, gated")
     pairings = ("pairing: fold", "pairing: adjacent", "pairing: random")
-    for axis, (k, names, title) in zip(
-        axes, [(8, methods, "k = 8"), (64, methods, "k = 64"), (8, pairings, "k = 8, by pairing")], strict=True
-    ):
+    columns = ((8, methods, "k = 8"), (64, methods, "k = 64"), (8, pairings, "k = 8, by pairing"))
+    for column, (k, names, title) in enumerate(columns):
         for name in names:
-            steps = sorted({row["step"] for row in runs})
-            points = []
-            for step in steps:
-                found = [r["recall"] for r in runs if (r["layer"], r["k"], r["step"]) == (name, k, step)]
-                if found:
-                    points.append((step, math.fsum(found) / len(found)))
-            draw(axis, name, points)
-        axis.set_title(title)
-        axis.set_xlabel("steps")
-        axis.set_ylim(-0.03, 1.03)
+            best = best_runs(runs, name, k)
+            for axis, field in zip(axes[:, column], ("recall", "loss"), strict=True):
+                by_step: dict[int, list[float]] = {}
+                for row in best:
+                    by_step.setdefault(row["step"], []).append(row[field])
+                draw(axis, name, [(step, statistics.fmean(found)) for step, found in by_step.items()])
+        axes[0, column].set_title(title)
+        axes[1, column].set_xlabel("steps")
+        axes[1, column].set_yscale("log")
+    for axis in axes.flat:
         axis.grid(color="#e4e6ea", linewidth=0.6)
-    axes[0].set_ylabel("recall, mean over seeds")
-    handles = [*axes[0].get_legend_handles_labels()[0], *axes[2].get_legend_handles_labels()[0]]
+    axes[0, 0].set_ylabel("recall, mean over seeds")
+    axes[1, 0].set_ylabel("loss, mean over seeds")
+    handles = [*axes[0, 0].get_legend_handles_labels()[0], *axes[0, 2].get_legend_handles_labels()[0]]
     figure.legend(handles, [h.get_label() for h in handles], loc="outside lower center", ncols=4, frameon=False)
     return figure
 
@@ -197,7 +203,7 @@ def draw_all(results: Journal, folder: Path) -> dict[str, Path]:
     """Every figure as PNG and SVG; the paths of the PNGs, by name."""
     folder.mkdir(parents=True, exist_ok=True)
     paths = {}
-    with rc_context(LOOK):
+    with look():
         for name, figure in FIGURES.items():
             drawn = figure(results)
             for kind in ("svg", "png"):

@@ -36,7 +36,7 @@ class Journal:
     @classmethod
     def open(cls, path: Path, header: dict[str, Any], resume: bool) -> Journal:
         """Begin, or with ``resume`` go on where the file ends. The header holds "settings" and "environment"."""
-        header = {"format": FORMAT, **header}
+        header = json.loads(_line({"format": FORMAT, **header}))  # as it will be read
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
             write(path, _line(header))

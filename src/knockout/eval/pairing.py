@@ -56,11 +56,11 @@ def quality(n: int, k: int, count: int, seed: int, device: str = "cpu") -> list[
     rows = []
     for boost in BOOSTS:
         for name, pairing in PAIRINGS.items():
-            found = []
+            found, made = [], pairing(seed)
             for batch in batches(n, k, count, seed):
                 values, scores = (each.to(device) for each in batch)
                 true = knockout.methods.hard(scores, k).apply(values)
-                blended = select(scores, k, boost, pairing(seed)).apply(values)
+                blended = select(scores, k, boost, made).apply(values)
                 found.append(knockout.metrics.nccs(true, blended).mean().item())
             rows.append(
                 {

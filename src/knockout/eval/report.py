@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from knockout.eval.claims import agreement, claims, differs, last_of
+from knockout.eval.claims import agreement, best_runs, claims, differs, last_of
 from knockout.eval.experiments import TRAINED
 from knockout.eval.figures import label
 from knockout.eval.grid import METHODS
@@ -89,8 +89,10 @@ def document(results: Journal) -> list[Block]:
         _time_table(cells),
         Heading("Training"),
         Text(
-            "256 candidates, k of them relevant; a linear scorer, Adam. Recall and loss of a hard selection by the "
-            "trained scorer, mean (and least recall) over seeds. Chain: dependent steps between a score and the output."
+            "256 candidates, k of them relevant; a linear scorer, Adam, with the learning rate that is best for each "
+            "method. Recall and loss of a hard selection by the trained scorer, mean (and least recall) over seeds. "
+            "Chain: dependent steps between a score and the output. The paper's halving is made for scores from 0 to 1, "
+            "so it is given their sigmoid; all others take them as they are."
         ),
         _training_table(results.of("training")),
         Heading("Who meets whom"),
@@ -116,7 +118,7 @@ def _summary(results: Journal, cells: Rows) -> str:
     quick = (
         ""
         if settings["grid"] == "paper"
-        else " A quick run, with few seeds: `knockout reproduce --grid paper` is the whole."
+        else " A quick run, with few seeds; the whole is: knockout reproduce --grid paper."
     )
     return (
         f"The evaluation of the Successive Halving Top-k operator, measured again: {len(cells) // len(METHODS)} cells "
@@ -175,10 +177,10 @@ def _training_table(runs: Rows) -> Table:
     for name, k in TRAINED:
         recall, loss = last_of(runs, name, k, "recall"), last_of(runs, name, k, "loss")
         if recall:
-            chain = next(str(row["chain"]) for row in runs if (row["layer"], row["k"]) == (name, k))
+            best = best_runs(runs, name, k)[0]
             means = [f"{statistics.fmean(recall):.3f} ({min(recall):.3f})", f"{statistics.fmean(loss):.3f}"]
-            rows.append([label(name), str(k), chain, *means, str(len(recall))])
-    return Table(["layer", "k", "chain", "recall", "loss", "seeds"], rows, left=1)
+            rows.append([label(name), str(k), str(best["chain"]), str(best["rate"]), *means, str(len(recall))])
+    return Table(["layer", "k", "chain", "rate", "recall", "loss", "seeds"], rows, left=1)
 
 
 def _pairing_table(found: Rows) -> Table:

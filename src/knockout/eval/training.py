@@ -21,7 +21,6 @@ from knockout.eval.pairing import PAIRINGS, select
 from knockout.tournament import rounds_of
 
 N, FEATURES, PAYLOAD, BATCH = 256, 16, 16, 32
-RATE = 0.05
 
 Layer = Callable[[Tensor, Tensor, int], Tensor]  # payloads (batch, n, d), scores (batch, n), k -> (batch, k, d)
 
@@ -61,13 +60,13 @@ def chain(name: str, k: int) -> int:
 CHECKS = 8  # times that the scorer is judged on the way
 
 
-def train(name: str, k: int, seed: int, steps: int, device: str = "cpu") -> list[dict[str, Any]]:
-    """Train one scorer; a row for each time it was judged."""
+def train(name: str, k: int, rate: float, seed: int, steps: int, device: str = "cpu") -> list[dict[str, Any]]:
+    """Train one scorer with a learning rate; a row for each time it was judged."""
     generator = torch.Generator().manual_seed(1000 + seed)
     direction = torch.randn(FEATURES, generator=generator).to(device)
     weight = (torch.randn(FEATURES, generator=generator) / FEATURES**0.5).to(device).requires_grad_()
     layer = LAYERS[name] if name in LAYERS else SEEDED[name](seed)
-    optimizer = torch.optim.Adam([weight], lr=RATE)
+    optimizer = torch.optim.Adam([weight], lr=rate)
 
     def draw() -> Example:
         features = torch.randn(BATCH, N, FEATURES, generator=generator).to(device)
@@ -79,7 +78,8 @@ def train(name: str, k: int, seed: int, steps: int, device: str = "cpu") -> list
     for step in range(steps + 1):
         if step * CHECKS % steps < CHECKS:
             judged = judge(weight.detach(), direction, k, examination)
-            rows.append({"layer": name, "k": k, "chain": chain(name, k), "seed": seed, "step": step, **judged})
+            run = {"layer": name, "k": k, "chain": chain(name, k), "rate": rate, "seed": seed}
+            rows.append({**run, "step": step, **judged})
         example = draw()
         blended = layer(example.payloads, example.features @ weight, k)
         loss = (blended.mean(dim=1) - example.target).square().mean()
