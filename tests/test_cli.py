@@ -75,8 +75,9 @@ def test_results_say_what_they_were_measured_by(finished: Finished) -> None:
     out, _ = finished
     results = json.loads((out / "results.json").read_text())
     assert results["settings"]["seed"] == 0
+    assert results["settings"]["threads"] == 1
     assert results["environment"]["torch"]
-    assert {"commit", "code", "processor", "python", "threads", "knockout"} <= results["environment"].keys()
+    assert {"commit", "code", "processor", "python", "knockout"} <= results["environment"].keys()
     assert len(results["cell"]) == 5 * 8
     header, *rows = (out / "results.csv").read_text().splitlines()
     assert header.startswith("method,n,k,rounds,nccs,nccs_std,batches,seconds,seconds_with_backward")
@@ -161,7 +162,15 @@ def test_results_are_not_overwritten_without_being_asked(finished: Finished, tmp
         (lambda _: "half a line", "not a results file"),
         (lambda text: text.replace('"seed": 0', '"seed": 1', 1), "another run: it was begun with seed = 1"),
         (lambda text: text.replace('"work": "rounds"', '"work": "rounded"', 1), "'rounded', which is not part of this"),
-        (lambda text: "\n".join(text.replace('"code": "', '"code": "x', 1).splitlines()[:4]) + "\n", "other code"),
+        (lambda text: "\n".join(text.replace('"code": "', '"code": "x').splitlines()[:4]) + "\n", "another code"),
+        (lambda text: text.replace('"nccs"', '"nccz"', 1), "damaged at 'cell n=16 k=2'"),
+        (lambda text: text.replace('"seconds": ', '"seconds": "x", "y": ', 1), "damaged at 'cell n=16 k=2'"),
+        (lambda text: text.replace('"method": "hard"', '"method": "harder"', 1), "damaged at 'cell n=16 k=2'"),
+        (lambda text: text.replace('"n": 16', '"n": 17', 1), "damaged at 'cell n=16 k=2'"),
+        (lambda text: text.replace('"nccs": ', '"nccs": NaN, "x": ', 1), "damaged at line 2"),
+        (lambda text: text.replace('"n": 16', '"n": 1' + "0" * 5000, 1), "damaged at line 2"),
+        (lambda text: text + "[" * 100_000 + "\n", "damaged at line"),
+        (lambda text: text + '{"work": "rounds", "rows": []}\n', "damaged at line"),
     ],
 )  # fmt: skip
 def test_a_damaged_or_foreign_file_is_left_alone(finished: Finished, tmp_path: Path, damage: Any, message: str) -> None:
@@ -174,6 +183,65 @@ def test_a_damaged_or_foreign_file_is_left_alone(finished: Finished, tmp_path: P
     assert "Traceback" not in done.stderr
     assert path.read_bytes() == before
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_torn_file_of_another_run_is_left_alone_too(finished: Finished, tmp_path: Path) -> None:
+    path = copied(finished, tmp_path)
+    path.write_text(path.read_text() + '{"work": "half')
+    before = path.read_bytes()
+    assert run("--out", str(tmp_path), "--resume", "--seed", "1").returncode == 2
+    assert path.read_bytes() == before
+
+
+def test_results_of_another_machine_are_not_gone_on_with(finished: Finished, tmp_path: Path) -> None:
+    path = copied(finished, tmp_path)
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(lines[:4]))
+    done = run("--out", str(tmp_path), "--resume", KNOCKOUT_BACKEND="reference")
+    assert done.returncode == 2
+    assert "another native kernels (True, now False)" in done.stderr
+    path.write_text("".join(lines))  # a whole run may be shown anywhere, but not without a word
+    done = run("--out", str(tmp_path), "--resume", KNOCKOUT_BACKEND="reference")
+    assert done.returncode == 0
+    assert "measured with another native kernels" in done.stderr
+
+
+def test_other_peoples_files_are_not_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "report.md").write_text("mine")
+    done = run("--out", str(tmp_path))
+    assert done.returncode == 2
+    assert "report.md exists, and would be overwritten" in done.stderr
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["mine"]
+
+
+def test_any_screen_and_any_taste_in_figures(finished: Finished, tmp_path: Path) -> None:
+    copied(finished, tmp_path)
+    (tmp_path / "matplotlibrc").write_text("text.usetex: True\n")
+    odd = {"PYTHONIOENCODING": "ascii", "MPLBACKEND": "nonsense", "MATPLOTLIBRC": str(tmp_path / "matplotlibrc")}
+    done = run("--out", str(tmp_path), "--resume", **odd)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "quality.svg").read_bytes() == (finished[0] / "quality.svg").read_bytes()
+
+
+def test_of_many_who_begin_at_once_one_does(tmp_path: Path) -> None:
+    header = {"settings": {"seed": 0}, "environment": {"code": "x"}}
+    code = (
+        "import sys, time; from pathlib import Path; from knockout.eval.journal import Journal, JournalError\n"
+        "while not Path(sys.argv[1]).exists(): pass\n"
+        "try:\n"
+        f"    journal = Journal.open(Path(sys.argv[2]), {header!r}, resume=True)\n"
+        "    journal.append('rounds', [{}]); time.sleep(2); print('mine')\n"
+        "except JournalError: print('theirs')\n"
+    )
+    go, path = tmp_path / "go", tmp_path / "results.jsonl"
+    several = [
+        subprocess.Popen([sys.executable, "-c", code, str(go), str(path)], stdout=subprocess.PIPE, text=True)
+        for _ in range(3)
+    ]
+    time.sleep(4)
+    go.touch()
+    assert sorted(each.communicate(timeout=60)[0].strip() for each in several) == ["mine", "theirs", "theirs"]
+    assert len(path.read_text().splitlines()) == 2
 
 
 def test_one_file_has_one_writer(finished: Finished, tmp_path: Path) -> None:
@@ -220,8 +288,8 @@ def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
     [
         ([], "COMMAND"),
         (["reproduce", "--grid", "huge"], "--grid"),
-        (["reproduce", "--seed", "-1"], "--seed: must be a whole number from 0 on; got '-1'"),
-        (["reproduce", "--threads", "0"], "--threads: must be a whole number from 1 on"),
+        (["reproduce", "--seed", "-1"], "--seed: must be a whole number from 0 to 2147483648; got '-1'"),
+        (["reproduce", "--threads", "0"], "--threads: must be a whole number from 1 to 4096"),
         (["reproduce", "--seed", "x"], "got 'x'"),
     ],
 )
@@ -232,7 +300,7 @@ def test_a_wrong_call(arguments: list[str], message: str, capsys: pytest.Capture
     assert message in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("device", ["meta", "gpu", "cuda:99"])
+@pytest.mark.parametrize("device", ["meta", "gpu", "cuda:99", "hpu"])
 def test_a_device_that_is_not_there(device: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["reproduce", "--device", device, "--out", str(tmp_path / "results")]) == 2
     error = capsys.readouterr().err

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import matplotlib.pyplot as plt
+import numpy as np
 import pytest
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 import knockout
-import knockout.plot
 
 SCORES = torch.tensor([0.1, 0.9, 0.7, 0.3, 0.8, 0.85, 0.2, 0.4])
 
@@ -99,3 +99,24 @@ def test_what_is_refused() -> None:
         knockout.plot.weights(knockout.select(SCORES.expand(2, -1), 2), row=5)
     with pytest.raises(ValueError, match=r"must come straight from knockout\.select"):
         knockout.plot.bracket(knockout.methods.hard(SCORES, 2))
+
+
+def test_scores_that_have_changed_since() -> None:
+    scores = SCORES.clone()
+    picked = knockout.select(scores, 2)
+    scores.copy_(SCORES.flip(0))
+    with pytest.raises(ValueError, match="have not changed since it was made: select again"):
+        knockout.plot.bracket(picked)
+
+
+def test_names_and_rows_of_any_kind() -> None:
+    scores = SCORES.expand(2, -1)
+    picked = knockout.select(scores, 2, boost=1000.0)
+    shown = texts(knockout.plot.bracket(picked, row=np.int64(1), names=range(10, 18)))
+    assert {"11", "15"} <= set(shown)
+    knockout.plot.weights(picked, names=["$^$", *"abcdefg"]).figure.canvas.draw()
+    with pytest.raises(TypeError, match=r"row must be an index into the batch \(2,\), or a tuple of them; got 1\.0"):
+        knockout.plot.weights(picked, row=1.0)  # type: ignore[arg-type]
+    spoiled = knockout.select(torch.tensor([1.0, torch.nan, 2.0]), 2)
+    with pytest.raises(ValueError, match="row must be one with finite scores"):
+        knockout.plot.weights(spoiled)

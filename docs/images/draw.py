@@ -9,7 +9,6 @@ import torch
 from matplotlib.axes import Axes
 
 import knockout
-import knockout.plot
 from knockout.eval.claims import by_cell
 from knockout.eval.journal import Journal
 from knockout.eval.published import published

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -30,6 +31,9 @@ class UsageError(Exception):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; 0 if all went well, 1 if it failed, 2 for a mistake in the call, 130 if it was interrupted."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")  # a name that a terminal cannot show is no reason to stop
     options = parser().parse_args(arguments)
     try:
         return int(options.run(options))
@@ -60,9 +64,9 @@ def parser() -> argparse.ArgumentParser:
     command.add_argument(
         "--out", type=Path, default=Path("knockout-results"), metavar="DIR", help="where results go (%(default)s)"
     )
-    command.add_argument("--seed", type=_number(0), default=0, help="of all that is drawn (%(default)s)")
+    command.add_argument("--seed", type=_number(0, 2**31), default=0, help="of all that is drawn (%(default)s)")
     command.add_argument("--device", default="cpu", help="cpu, cuda, mps, ... (%(default)s)")
-    command.add_argument("--threads", type=_number(1), help="of the CPU (as many as PyTorch takes)")
+    command.add_argument("--threads", type=_number(1, 4096), help="of the CPU (as many as PyTorch takes)")
     command.add_argument(
         "--resume", action="store_true", help="go on with a run in --out that was stopped; begin if there is none"
     )
@@ -71,6 +75,7 @@ def parser() -> argparse.ArgumentParser:
 
 def reproduce(options: argparse.Namespace) -> int:
     """``knockout reproduce``."""
+    os.environ["MPLBACKEND"] = "agg"  # figures are files: no display is needed, nor a choice of one
     try:
         from rich.console import Console
 
@@ -100,20 +105,20 @@ def _device(name: str) -> str:
         if device.type == "meta":
             raise RuntimeError("it has no numbers")
         torch.zeros(1, device=device).add(1).item()
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        reason = str(error).splitlines()[0]
+    except Exception as error:  # every backend has its own way to say that it is not there
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UsageError(f"--device: {name!r} cannot be used here ({reason}); cpu always can") from None
     return str(device)
 
 
-def _number(least: int):  # type: ignore[no-untyped-def]
+def _number(least: int, most: int) -> Callable[[str], int]:
     def number(text: str) -> int:
         try:
             value = int(text)
         except ValueError:
             value = least - 1
-        if not least <= value < 2**31:
-            raise argparse.ArgumentTypeError(f"must be a whole number from {least} on; got {text!r}")
+        if not least <= value <= most:
+            raise argparse.ArgumentTypeError(f"must be a whole number from {least} to {most}; got {text!r}")
         return value
 
     return number

@@ -2,7 +2,7 @@
 
 Needs matplotlib: ``pip install 'knockout-topk[eval]'``. Both draw into ``ax`` or a new figure, and return the axes:
 
->>> import torch, knockout, knockout.plot
+>>> import torch, knockout
 >>> picked = knockout.select(torch.tensor([0.1, 0.9, 0.7, 0.3, 0.8]), k=2)
 >>> knockout.plot.bracket(picked, names="abcde").figure.savefig("bracket.png")  # doctest: +SKIP
 >>> knockout.plot.weights(picked, names="abcde").get_ylabel()
@@ -11,6 +11,7 @@ Needs matplotlib: ``pip install 'knockout-topk[eval]'``. Both draw into ``ax`` o
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -32,7 +33,7 @@ INK, PALE = "#16325c", "#c3c8d1"
 Row = int | tuple[int, ...]  # of a batch
 
 
-def bracket(selection: Selection, row: Row = 0, names: Sequence[str] | None = None, ax: Axes | None = None) -> Axes:
+def bracket(selection: Selection, row: Row = 0, names: Sequence[object] | None = None, ax: Axes | None = None) -> Axes:
     """The tournament, from the candidates on the left to the slots on the right.
 
     A line is as wide as the share with which it goes on from where it meets another; a share that is neither 0 nor 1 is
@@ -44,7 +45,7 @@ def bracket(selection: Selection, row: Row = 0, names: Sequence[str] | None = No
         names: of the candidates; their indices without.
         ax: axes to draw into; a new figure without.
     """
-    selection, names = _checked(selection, names)
+    selection, called = _checked(selection, names)
     origin = selection._origin
     if origin is None:
         raise ValueError(
@@ -58,7 +59,10 @@ def bracket(selection: Selection, row: Row = 0, names: Sequence[str] | None = No
     seeds, levels = _levels(scores, mask, selection.k, origin.boost)
     # The last field is in the order of scores, the slots perhaps in that of positions: a slot is known by its leader.
     last = {seeds[next(_leaves(levels, len(levels) - 1, node.place))]: node.place for node in levels[-1]}
-    slots = [last[leader] for leader in selection.indices[row].tolist() if leader >= 0]
+    leaders = [leader for leader in selection.indices[row].tolist() if leader >= 0]
+    if set(leaders) != set(last):
+        raise ValueError("selection must be of scores that have not changed since it was made: select again")
+    slots = [last[leader] for leader in leaders]
 
     ax = ax or _new_axes(width=2.2 + 1.4 * len(levels), height=0.8 + 0.24 * len(seeds))
     heights: dict[tuple[int, int], float] = {}
@@ -67,7 +71,7 @@ def bracket(selection: Selection, row: Row = 0, names: Sequence[str] | None = No
             heights[0, leaf] = len(heights) + slot * 0.7
             who = seeds[leaf]
             ax.text(
-                -0.08, heights[0, leaf], f"{names[who]}  {float(scores[who]):.3g}", ha="right", va="center", fontsize=8
+                -0.08, heights[0, leaf], f"{called[who]}  {float(scores[who]):.3g}", ha="right", va="center", fontsize=8
             )
     for level in range(1, len(levels)):
         for node in levels[level]:
@@ -75,8 +79,8 @@ def bracket(selection: Selection, row: Row = 0, names: Sequence[str] | None = No
     for slot, place in enumerate(slots):
         at = heights[len(levels) - 1, place]
         members = [(float(weight), who) for who, weight in enumerate(shown[slot]) if weight > 0]
-        text = " + ".join(f"{weight:.2f} {names[who]}" for weight, who in sorted(members, key=lambda m: -m[0])[:4])
-        text = " " + names[members[0][1]] if len(members) == 1 else " " + text + (" + …" if len(members) > 4 else "")
+        text = " + ".join(f"{weight:.2f} {called[who]}" for weight, who in sorted(members, key=lambda m: -m[0])[:4])
+        text = " " + called[members[0][1]] if len(members) == 1 else " " + text + (" + …" if len(members) > 4 else "")
         ax.text(len(levels) - 1 + 0.02, at, text, ha="left", va="center", fontsize=8)
     ax.set_xticks(range(len(levels)), ["candidates", *(f"round {r}" for r in range(1, len(levels)))], fontsize=8)
     ax.set_xlim(-0.7, len(levels) + 0.4)
@@ -88,12 +92,12 @@ def bracket(selection: Selection, row: Row = 0, names: Sequence[str] | None = No
     return ax
 
 
-def weights(selection: Selection, row: Row = 0, names: Sequence[str] | None = None, ax: Axes | None = None) -> Axes:
+def weights(selection: Selection, row: Row = 0, names: Sequence[object] | None = None, ax: Axes | None = None) -> Axes:
     """The weights as a matrix, a row a slot, a column a candidate; the darker, the more.
 
     The arguments are those of ``bracket``; a selection by any method will do.
     """
-    selection, names = _checked(selection, names)
+    selection, called = _checked(selection, names)
     row = _index(row, selection)
     shown = _weights(selection, row)
     k, n = shown.shape
@@ -105,7 +109,7 @@ def weights(selection: Selection, row: Row = 0, names: Sequence[str] | None = No
             if weight > 0:
                 text = "1" if weight == 1 else f"{weight:.2f}".lstrip("0")
                 ax.text(who, slot, text, ha="center", va="center", fontsize=6, color="white" if weight > 0.6 else INK)
-    ax.set_xticks(range(n), names, fontsize=7)
+    ax.set_xticks(range(n), called, fontsize=7, rotation=90 if max(map(len, called)) > 3 else 0)
     ax.set_yticks(range(k), [str(slot) for slot in range(k)], fontsize=7)
     ax.set_xticks([x - 0.5 for x in range(n + 1)], minor=True)
     ax.set_yticks([y - 0.5 for y in range(k + 1)], minor=True)
@@ -187,25 +191,33 @@ def _draw_pair(ax: Axes, level: int, node: Node, heights: dict[tuple[int, int], 
 
 def _weights(selection: Selection, row: tuple[int, ...]) -> Tensor:
     """The weights (k, n) of one row."""
-    return selection.weights()[row].detach().float()
+    shown = selection.weights()[row].detach().float()
+    if bool(shown.isnan().any()):
+        raise ValueError(f"row must be one with finite scores: row {row} has a NaN or +inf among them")
+    return shown
 
 
-def _checked(selection: Selection, names: Sequence[str] | None) -> tuple[Selection, Sequence[str]]:
+def _checked(selection: Selection, names: Sequence[object] | None) -> tuple[Selection, list[str]]:
     if not isinstance(selection, Selection):
         raise TypeError(f"selection must be a knockout.Selection; got {type(selection).__name__}")
     if selection.n > MOST:
         raise ValueError(f"selection must be from at most {MOST} candidates, for a picture; got n = {selection.n}")
-    names = [str(i) for i in range(selection.n)] if names is None else names
+    names = range(selection.n) if names is None else names
     if len(names) != selection.n:
         raise ValueError(f"names must be as many as candidates, n = {selection.n}; got {len(names)}")
-    return selection, names
+    return selection, [str(name).replace("$", r"\$") for name in names]  # a dollar is no formula
 
 
 def _index(row: Row, selection: Selection) -> tuple[int, ...]:
     batch = selection.indices.shape[:-1]
     if not batch and row == 0:
         return ()
-    index = (row,) if isinstance(row, int) else row
+    try:
+        index = tuple(map(operator.index, row)) if isinstance(row, Sequence) else (operator.index(row),)
+    except TypeError:
+        raise TypeError(
+            f"row must be an index into the batch {tuple(batch)}, or a tuple of them; got {row!r}"
+        ) from None
     if len(index) != len(batch) or not all(-size <= i < size for i, size in zip(index, batch, strict=True)):
         raise ValueError(f"row must be an index into the batch {tuple(batch)}; got {row!r}")
     return index

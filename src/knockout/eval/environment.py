@@ -27,7 +27,6 @@ def environment() -> dict[str, Any]:
         "system": f"{platform.system()} {platform.machine()}",
         "processor": processor(),
         "cores": os.cpu_count(),
-        "threads": torch.get_num_threads(),
     }
 
 

@@ -122,5 +122,48 @@ def count_rounds(seed: int) -> Rows:
     ]
 
 
+# What the rows of each kind of work hold.
+FIELDS: dict[str, dict[str, type]] = {
+    "cell": {
+        "method": str, "n": int, "k": int, "rounds": int, "nccs": float, "nccs_std": float, "batches": int,
+        "seconds": float, "seconds_with_backward": float,
+    },
+    "rounds": {"n": int, "k": int, "played": int, "said": int, "rounds": int},
+    "sorting": {"n": int, "k": int, "batch": int, "d": int, "seconds": float, "seconds_sorting": float},
+    "pairing": {"pairing": str, "boost": str, "n": int, "k": int, "nccs": float, "batches": int},
+    "training": {
+        "layer": str, "k": int, "chain": int, "rate": float, "seed": int, "step": int, "recall": float, "loss": float,
+    },
+}  # fmt: skip
+
+
+def are_whole(name: str, rows: Rows) -> bool:
+    """Whether rows are what a piece of work with this name finds."""
+    kind = name.split()[0]
+    fields = FIELDS[kind]
+    for row in rows:
+        if row.keys() != fields.keys():
+            return False
+        for field, value in row.items():
+            known = (int, float) if fields[field] is float else fields[field]
+            if isinstance(value, bool) or not isinstance(value, known):
+                return False
+            if not isinstance(value, str) and not math.isfinite(value):
+                return False
+    if kind == "cell":
+        return all(name == f"cell n={row['n']} k={row['k']}" for row in rows) and (
+            [row["method"] for row in rows] == list(grid.METHODS)
+        )
+    if kind == "pairing":
+        return all(name == f"pairing n={row['n']} k={row['k']}" for row in rows) and (
+            [row["pairing"] for row in rows] == list(pairing.PAIRINGS) * len(pairing.BOOSTS)
+        )
+    if kind == "training":
+        return all(
+            name == f"training {row['layer']}, k={row['k']}, rate={row['rate']}, seed={row['seed']}" for row in rows
+        )
+    return True
+
+
 def _row(run: Callable[[], dict[str, Any]]) -> Callable[[], Rows]:
     return lambda: [run()]

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import json
 import os
-from io import BufferedReader
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, NoReturn
 
 try:
     from fcntl import LOCK_EX, LOCK_NB, flock
@@ -27,26 +26,32 @@ class JournalError(Exception):
 
 
 class Journal:
-    """``Journal.open`` one; ``rows`` holds what is done, by the name of the piece of work."""
+    """``Journal.open`` one to add to it, ``Journal.read`` one to look; ``rows`` holds what is done, by its name."""
 
     def __init__(self, path: Path, header: dict[str, Any], rows: dict[str, Rows]) -> None:
         self.path, self.header, self.rows = path, header, rows
-        self._guard: BufferedReader | None = None
+        self._file: BinaryIO | None = None  # while we are the one who writes
 
     @classmethod
     def open(cls, path: Path, header: dict[str, Any], resume: bool) -> Journal:
         """Begin, or with ``resume`` go on where the file ends. The header holds "settings" and "environment"."""
-        header = json.loads(_line({"format": FORMAT, **header}))  # as it will be read
-        if not path.exists():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write(path, _line(header))
-            return cls(path, header, {})._guarded()
-        if not resume:
+        line = _line({"format": FORMAT, **header})
+        path.parent.mkdir(parents=True, exist_ok=True)
+        begun = _create(path, line)
+        if not begun and not resume:
             raise JournalError(
                 f"{path} exists: pass --resume to go on with it, another --out to begin anew, or remove it"
             )
-        journal = cls.read(path)._guarded()
-        for name, mine in header["settings"].items():
+        file = path.open("r+b")
+        if flock is not None:
+            try:
+                flock(file, LOCK_EX | LOCK_NB)
+            except OSError:
+                raise JournalError(f"{path} is being written by another run: wait for it, or stop it") from None
+        # Only now, with nobody else at it, does what is there count.
+        journal = cls.read(path)
+        journal._file = file
+        for name, mine in json.loads(line)["settings"].items():
             theirs = journal.header["settings"].get(name)
             if theirs != mine:
                 raise JournalError(
@@ -57,16 +62,11 @@ class Journal:
 
     @classmethod
     def read(cls, path: Path) -> Journal:
-        """What a file holds. A last line that was not finished does not count, and is taken off the file."""
-        text = path.read_bytes()
-        whole = text[: text.rfind(b"\n") + 1]
-        lines = whole.decode("utf-8", errors="replace").splitlines()
-        header = _parse(lines[0], path, 1) if lines else None
-        if (
-            header is None
-            or header.get("format") != FORMAT
-            or not isinstance(header.get("settings"), dict)
-            or not isinstance(header.get("environment"), dict)
+        """What a file holds. A last line that was not finished does not count."""
+        lines = path.read_bytes().decode("utf-8", errors="replace").split("\n")[:-1]
+        header = _parse(lines[0], path, 1) if lines else {}
+        if header.get("format") != FORMAT or not all(
+            isinstance(header.get(part), dict) for part in ("settings", "environment")
         ):
             raise JournalError(f"{path} is not a results file of {FORMAT!r}: pass another --out, or remove it")
         rows: dict[str, Rows] = {}
@@ -74,30 +74,21 @@ class Journal:
             record = _parse(line, path, number)
             work, found = record.get("work"), record.get("rows")
             if not isinstance(work, str) or work in rows or not isinstance(found, list):
-                raise _damaged(path, number)
-            if not all(isinstance(row, dict) for row in found):
-                raise _damaged(path, number)
+                raise damaged(path, f"line {number}")
+            if not found or not all(isinstance(row, dict) for row in found):
+                raise damaged(path, f"line {number}")
             rows[work] = found
-        if whole != text:
-            with path.open("r+b") as file:
-                file.truncate(len(whole))
         return cls(path, header, rows)
-
-    def _guarded(self) -> Journal:
-        self._guard = self.path.open("rb")
-        if flock is not None:
-            try:
-                flock(self._guard, LOCK_EX | LOCK_NB)
-            except OSError:
-                raise JournalError(f"{self.path} is being written by another run: wait for it, or stop it") from None
-        return self
 
     def append(self, work: str, rows: Rows) -> None:
         """Write down what a piece of work has found; when this returns, it stays."""
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(_line({"work": work, "rows": rows}))
-            file.flush()
-            os.fsync(file.fileno())
+        assert self._file is not None, "opened for reading"
+        self._file.seek(0)
+        self._file.truncate(self._file.read().rfind(b"\n") + 1)  # off with what a killed run has left unfinished
+        self._file.seek(0, os.SEEK_END)
+        self._file.write(_line({"work": work, "rows": rows}))
+        self._file.flush()
+        os.fsync(self._file.fileno())
         self.rows[work] = rows
 
     def of(self, kind: str) -> Rows:
@@ -107,7 +98,7 @@ class Journal:
 
 def write(path: Path, content: str | bytes) -> None:
     """Write a whole file, or nothing: whoever reads it never finds half of it."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    beside = _beside(path)
     try:
         beside.write_bytes(content.encode() if isinstance(content, str) else content)
         beside.replace(path)
@@ -115,21 +106,49 @@ def write(path: Path, content: str | bytes) -> None:
         beside.unlink(missing_ok=True)
 
 
-def _line(record: dict[str, Any]) -> str:
-    return json.dumps(record, allow_nan=False) + "\n"
+def damaged(path: Path, where: str) -> JournalError:
+    """A file that was meant to be ours, and is not whole."""
+    return JournalError(
+        f"{path} is damaged at {where}: it was left as it is. Mend or remove that line, or pass another --out"
+    )
+
+
+def _create(path: Path, line: bytes) -> bool:
+    """Make a file with its first line, at once and unless there is one; whether it was made."""
+    beside = _beside(path)
+    try:
+        beside.write_bytes(line)
+        os.link(beside, path)
+    except FileExistsError:
+        return False
+    except OSError:  # a file system without links
+        try:
+            with path.open("xb") as file:
+                file.write(line)
+        except FileExistsError:
+            return False
+    finally:
+        beside.unlink(missing_ok=True)
+    return True
+
+
+def _beside(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{os.getpid()}")
+
+
+def _line(record: dict[str, Any]) -> bytes:
+    return json.dumps(record, allow_nan=False).encode() + b"\n"
 
 
 def _parse(line: str, path: Path, number: int) -> dict[str, Any]:
     try:
-        record = json.loads(line)
-    except json.JSONDecodeError:
-        raise _damaged(path, number) from None
+        record = json.loads(line, parse_constant=_refuse)
+    except (ValueError, RecursionError):
+        raise damaged(path, f"line {number}") from None
     if not isinstance(record, dict):
-        raise _damaged(path, number)
+        raise damaged(path, f"line {number}")
     return record
 
 
-def _damaged(path: Path, number: int) -> JournalError:
-    return JournalError(
-        f"{path} is damaged at line {number}: it was left as it is. Mend or remove that line, or pass another --out"
-    )
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is not JSON")

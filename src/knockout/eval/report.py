@@ -59,9 +59,12 @@ def document(results: Journal) -> list[Block]:
         Text(_summary(results, cells)),
         Heading("The paper's claims"),
         Table(
-            ["", "claim", "verdict", "measured"],
-            [[str(i), claim.text, claim.verdict, claim.measured] for i, claim in enumerate(claims(results), 1)],
-            left=4,
+            ["", "claim", "verdict", "measured", "figure"],
+            [
+                [str(i), claim.text, claim.verdict, claim.measured, claim.figure]
+                for i, claim in enumerate(claims(results), 1)
+            ],
+            left=5,
         ),
         Heading("The paper's figures"),
         Picture(
@@ -91,8 +94,8 @@ def document(results: Journal) -> list[Block]:
         Text(
             "256 candidates, k of them relevant; a linear scorer, Adam, with the learning rate that is best for each "
             "method. Recall and loss of a hard selection by the trained scorer, mean (and least recall) over seeds. "
-            "Chain: dependent steps between a score and the output. The paper's halving is made for scores from 0 to 1, "
-            "so it is given their sigmoid; all others take them as they are."
+            "Chain: dependent steps between a score and the output. The paper's halving is made for scores from 0 to "
+            "1, so it is given their sigmoid; all others take them as they are."
         ),
         _training_table(results.of("training")),
         Heading("Who meets whom"),

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -18,37 +19,50 @@ from rich.table import Table
 
 from knockout.eval.claims import agreement, by_cell, claims
 from knockout.eval.environment import environment
-from knockout.eval.experiments import PANELS, Settings, Work, experiments
-from knockout.eval.figures import draw_all
-from knockout.eval.journal import Journal, JournalError, write
+from knockout.eval.experiments import PANELS, Settings, Work, are_whole, experiments
+from knockout.eval.figures import FIGURES, draw_all
+from knockout.eval.journal import Journal, JournalError, damaged, write
 from knockout.eval.published import published
 from knockout.eval.report import write_report
 
 RESULTS = "results.jsonl"
+OUTPUTS = ("results.csv", "results.json", "report.md", "report.html", *(f"{name}.png" for name in FIGURES))
 
 
 def reproduce(settings: Settings, out: Path, resume: bool, screen: Console, notes: Console) -> Path:
     """Everything; returns the path of the report. Progress goes to ``notes``, the summary to ``screen``."""
-    work = experiments(settings)
-    results = Journal.open(out / RESULTS, {"settings": asdict(settings), "environment": environment()}, resume)
-    unknown = results.rows.keys() - {each.name for each in work}
-    if unknown:
-        raise JournalError(
-            f"{results.path} holds {sorted(unknown)[0]!r}, which is not part of this run: pass another --out"
-        )
-    if len(results.rows) < len(work):
-        begun, now = results.header["environment"].get("code"), environment()["code"]
-        if begun != now:
-            raise JournalError(
-                f"{results.path} was begun with other code (digest {begun}, now {now}): what is missing would not "
-                f"belong to what is there. Pass another --out, or remove the file"
-            )
+    work, here = experiments(settings), environment()
+    strange = [] if (out / RESULTS).exists() else [out / name for name in OUTPUTS if (out / name).exists()]
+    if strange:
+        raise JournalError(f"{strange[0]} exists, and would be overwritten: pass another --out, or remove it")
+    results = Journal.open(out / RESULTS, {"settings": asdict(settings), "environment": here}, resume)
+    check(results, work, here, notes)
     measure(work, results, notes)
     export(results, out)
     draw_all(results, out)
     report = write_report(results, out)
     summarise(results, screen)
     return report
+
+
+def check(results: Journal, work: Sequence[Work], here: dict[str, Any], notes: Console) -> None:
+    """Whether what is there is whole, is part of this run, and may be gone on with here."""
+    names = {each.name for each in work}
+    for name, rows in results.rows.items():
+        if name not in names:
+            raise JournalError(f"{results.path} holds {name!r}, which is not part of this run: pass another --out")
+        if not are_whole(name, rows):
+            raise damaged(results.path, f"{name!r}")
+    for name, value in here.items():
+        begun = results.header["environment"].get(name)
+        if name == "commit" or begun == value:
+            continue
+        if results.rows.keys() != names:
+            raise JournalError(
+                f"{results.path} was begun with another {name} ({begun!r}, now {value!r}): what is missing would not "
+                f"belong to what is there. Pass another --out, or remove the file"
+            )
+        notes.print(f"these results were measured with another {name}: {begun!r}, now {value!r}", highlight=False)
 
 
 def measure(work: Sequence[Work], results: Journal, notes: Console) -> None:
