@@ -91,6 +91,7 @@ def reproduce(options: argparse.Namespace) -> int:
     device = _device(options.device)
     settings = settings_for(options.grid, options.seed, device, torch.get_num_threads())
     screen, notes = Console(), Console(stderr=True)
+    screen.width = max(screen.width, 80)  # the summary's: narrower, it would lose figures
     try:
         report = run(settings, options.out, options.resume, screen, notes)
     except JournalError as error:

@@ -86,7 +86,7 @@ Advance = Callable[[str, float | None, int], None]
 @contextmanager
 def progress(total: int, completed: int, notes: Console) -> Iterator[Advance]:
     """A bar with the piece at hand and the time left; where nobody watches, a line from time to time."""
-    if not notes.is_terminal:
+    if not notes.is_terminal or notes.is_dumb_terminal:
         count, last = completed, time.monotonic()
 
         def line(name: str, left: float | None, step: int) -> None:
