@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, SupportsIndex
 
 from torch import Tensor
 
@@ -30,7 +30,7 @@ __all__ = ["bracket", "weights"]
 MOST = 64  # candidates that a picture has room for
 INK, PALE = "#16325c", "#c3c8d1"
 
-Row = int | tuple[int, ...]  # of a batch
+Row = SupportsIndex | tuple[SupportsIndex, ...]  # of a batch
 
 
 def bracket(selection: Selection, row: Row = 0, names: Sequence[object] | None = None, ax: Axes | None = None) -> Axes:

@@ -148,7 +148,7 @@ def are_whole(name: str, rows: Rows) -> bool:
             known = (int, float) if fields[field] is float else fields[field]
             if isinstance(value, bool) or not isinstance(value, known):
                 return False
-            if not isinstance(value, str) and not math.isfinite(value):
+            if isinstance(value, float) and not math.isfinite(value):
                 return False
     if kind == "cell":
         return all(name == f"cell n={row['n']} k={row['k']}" for row in rows) and (
