@@ -72,6 +72,16 @@ def settings_for(name: str, seed: int, device: str, threads: int) -> Settings:
     )
 
 
+def name_of(kind: str, n: int, k: int) -> str:
+    """Of the work on a cell."""
+    return f"{kind} n={n} k={k}"
+
+
+def name_of_training(layer: str, k: int, rate: float, seed: int) -> str:
+    """Of the training of one scorer."""
+    return f"training {layer}, k={k}, rate={rate}, seed={seed}"
+
+
 def experiments(settings: Settings) -> list[Work]:
     """All pieces of work, in the order in which they are done."""
     seed = settings.seed
@@ -80,7 +90,7 @@ def experiments(settings: Settings) -> list[Work]:
         batches = settings.batches_of(n, k)
         run = partial(grid.measure, n, k, batches, seed, settings.device, settings.patience)
         # The iterative method weighs n * k pairs, everybody reads n vectors.
-        work.append(Work(f"cell n={n} k={k}", batches * (4e-7 * n * k + 2e-5 * n + 0.02), run))
+        work.append(Work(name_of("cell", n, k), batches * (4e-7 * n * k + 2e-5 * n + 0.02), run))
     work.append(Work("rounds", 0.3, partial(count_rounds, seed)))
     for batch, n, k, d in SORTS:
         run_sorting = partial(rounds.sorting_share, n, k, batch, d, seed, settings.device)
@@ -88,13 +98,13 @@ def experiments(settings: Settings) -> list[Work]:
     for n, k in PAIRED:
         batches = settings.batches_of(n, k)
         run = partial(pairing.quality, n, k, batches, seed, settings.device)
-        work.append(Work(f"pairing n={n} k={k}", batches * n * 4e-5, run))
+        work.append(Work(name_of("pairing", n, k), batches * n * 4e-5, run))
     for number in range(settings.seeds):
         for name, k in TRAINED:
             cost = settings.steps * (0.01 if name in training.SEEDED else 0.002 + 1e-4 * training.chain(name, k))
             for rate in settings.rates:
                 run = partial(training.train, name, k, rate, seed + number, settings.steps, settings.device)
-                work.append(Work(f"training {name}, k={k}, rate={rate}, seed={seed + number}", cost, run))
+                work.append(Work(name_of_training(name, k, rate, seed + number), cost, run))
     return work
 
 
@@ -150,19 +160,15 @@ def are_whole(name: str, rows: Rows) -> bool:
                 return False
             if isinstance(value, float) and not math.isfinite(value):
                 return False
-    if kind == "cell":
-        return all(name == f"cell n={row['n']} k={row['k']}" for row in rows) and (
-            [row["method"] for row in rows] == list(grid.METHODS)
-        )
-    if kind == "pairing":
-        return all(name == f"pairing n={row['n']} k={row['k']}" for row in rows) and (
-            [row["pairing"] for row in rows] == list(pairing.PAIRINGS) * len(pairing.BOOSTS)
-        )
     if kind == "training":
-        return all(
-            name == f"training {row['layer']}, k={row['k']}, rate={row['rate']}, seed={row['seed']}" for row in rows
-        )
-    return True
+        return all(name == name_of_training(row["layer"], row["k"], row["rate"], row["seed"]) for row in rows)
+    if kind not in ("cell", "pairing"):
+        return True
+    if not all(name == name_of(kind, row["n"], row["k"]) for row in rows):
+        return False
+    if kind == "cell":
+        return [row["method"] for row in rows] == list(grid.METHODS)
+    return [row["pairing"] for row in rows] == list(pairing.PAIRINGS) * len(pairing.BOOSTS)
 
 
 def _row(run: Callable[[], dict[str, Any]]) -> Callable[[], Rows]:

@@ -199,18 +199,14 @@ FIGURES: dict[str, Callable[[Journal], Figure]] = {
 }
 
 
-def draw_all(results: Journal, folder: Path) -> dict[str, Path]:
-    """Every figure as PNG and SVG; the paths of the PNGs, by name."""
+def draw_all(results: Journal, folder: Path) -> None:
+    """Every figure as PNG and SVG."""
     folder.mkdir(parents=True, exist_ok=True)
-    paths = {}
     with look():
         for name, figure in FIGURES.items():
             drawn = figure(results)
             for kind in ("svg", "png"):
-                path = folder / f"{name}.{kind}"
-                write(path, rendered(drawn, kind))
-                paths[name] = path
-    return paths
+                write(folder / f"{name}.{kind}", rendered(drawn, kind))
 
 
 def rendered(figure: Figure, kind: str) -> bytes:

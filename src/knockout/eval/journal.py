@@ -31,6 +31,7 @@ class Journal:
     def __init__(self, path: Path, header: dict[str, Any], rows: dict[str, Rows]) -> None:
         self.path, self.header, self.rows = path, header, rows
         self._file: BinaryIO | None = None  # while we are the one who writes
+        self._end = 0  # where what counts ends: a killed run may have left an unfinished line behind it
 
     @classmethod
     def open(cls, path: Path, header: dict[str, Any], resume: bool) -> Journal:
@@ -50,7 +51,7 @@ class Journal:
                 raise JournalError(f"{path} is being written by another run: wait for it, or stop it") from None
         # Only now, with nobody else at it, does what is there count.
         journal = cls.read(path)
-        journal._file = file
+        journal._file, journal._end = file, path.read_bytes().rfind(b"\n") + 1
         for name, mine in json.loads(line)["settings"].items():
             theirs = journal.header["settings"].get(name)
             if theirs != mine:
@@ -83,12 +84,12 @@ class Journal:
     def append(self, work: str, rows: Rows) -> None:
         """Write down what a piece of work has found; when this returns, it stays."""
         assert self._file is not None, "opened for reading"
-        self._file.seek(0)
-        self._file.truncate(self._file.read().rfind(b"\n") + 1)  # off with what a killed run has left unfinished
-        self._file.seek(0, os.SEEK_END)
+        self._file.seek(self._end)
+        self._file.truncate()
         self._file.write(_line({"work": work, "rows": rows}))
         self._file.flush()
         os.fsync(self._file.fileno())
+        self._end = self._file.tell()
         self.rows[work] = rows
 
     def of(self, kind: str) -> Rows:
