@@ -28,6 +28,7 @@ from knockout.boost import Base, Boost, Fixed, Power, Relative
 from knockout.checks import computing_dtype
 from knockout.functional import Order
 from knockout.native import available, force, why_not
+from knockout.quota import Quota
 from tests.cases import BOOSTS, DTYPES, randn, same_bits, separated
 
 INF, NAN = float("inf"), float("nan")
@@ -79,7 +80,7 @@ TOLERANCE = {torch.float16: 4e-3, torch.bfloat16: 3e-2, torch.float32: 1e-5, tor
 
 class Case(NamedTuple):
     n: int
-    k: int
+    k: float
     boost: Boost = Relative(4)
     dtype: torch.dtype = torch.float32
     values_dtype: torch.dtype = torch.float32
@@ -94,6 +95,10 @@ class Case(NamedTuple):
     d: int = 3
     seed: int = 0
 
+    @property
+    def slots(self) -> int:
+        return Quota.of_share(self.k, self.n).k if isinstance(self.k, float) else self.k
+
     def tensors(self) -> tuple[Tensor, Tensor, Tensor | None, Tensor, Tensor, Tensor]:
         """Scores, values, mask, and the gradients of values, scores and mass."""
         g = torch.Generator().manual_seed(self.seed)
@@ -106,7 +111,7 @@ class Case(NamedTuple):
         values = torch.randn(*theirs, self.n, self.d, generator=g).to(self.values_dtype)
         mask = None if self.kept is None else torch.rand(*masks, self.n, generator=g) < self.kept
         batch = torch.broadcast_shapes(ours, () if mask is None else masks)
-        shapes = ((*torch.broadcast_shapes(batch, theirs), self.k, self.d), (*batch, self.k), (*batch, self.n))
+        shapes = ((*torch.broadcast_shapes(batch, theirs), self.slots, self.d), (*batch, self.slots), (*batch, self.n))
         # Gradients so small that they do not overflow when multiplied by the largest gap.
         ups = [
             (torch.rand(shape, generator=g) / 8 - 1 / 16) * on for shape, on in zip(shapes, self.through, strict=True)
@@ -135,7 +140,7 @@ def play(case: Case) -> Outcome:
     outputs = selection.apply(values), selection.scores, selection.mass()
     ups = [up.to(x.dtype) for x, up in zip(outputs, ups, strict=True)]
     d_scores, d_values = torch.autograd.grad(outputs, (scores, values), ups)
-    weights = selection.weights() if case.n * case.k < 10**6 else selection.mass()
+    weights = selection.weights() if case.n * case.slots < 10**6 else selection.mass()
     blended, score, _ = (x.detach() for x in outputs)
     perplexity = selection.perplexity().detach()
     return Outcome(
@@ -195,7 +200,7 @@ def cases(draw: st.DrawFn, sizes: st.SearchStrategy[int]) -> Case:
     dtype = draw(st.sampled_from(DTYPES))
     return Case(
         n=n,
-        k=draw(st.integers(1, min(n, 8)) | st.integers(1, min(n, 300))),
+        k=draw(st.integers(1, min(n, 8)) | st.integers(1, min(n, 300)) | st.floats(0.001, 0.999)),
         boost=draw(st.sampled_from([*BOOSTS, *SHARP])),
         dtype=dtype,
         values_dtype=draw(st.just(dtype) | st.sampled_from(DTYPES)),
@@ -230,7 +235,7 @@ LONG = [Relative(4), Relative(0.5), Relative(2, unit=0.01, alpha=1), Fixed(3e6, 
 @pytest.mark.parametrize("n", [20_000, 70_000])
 @pytest.mark.parametrize("scores", SCORES)
 def test_long_rows_agree_with_the_reference(scores: str, n: int) -> None:
-    for i, (boost, k) in enumerate(zip(LONG, (1, 7, 40, 64, 300), strict=True)):
+    for i, (boost, k) in enumerate(zip(LONG, (1, 7, 40, 0.01, 300), strict=True)):
         dtype = DTYPES[(i + n // 50_000) % 4]
         agree(Case(n, k, boost, dtype, scores=scores, batches=BATCHES[1], kept=0.9 if i % 2 else None, seed=i))
 
@@ -363,6 +368,7 @@ def test_memory_is_written_before_it_is_read() -> None:
         Case(9, 2, dtype=torch.float64, values_dtype=torch.float16, batches=BATCHES[2], kept=0.5),
         Case(9, 9, Power(20), values_dtype=torch.float64, batches=BATCHES[4], special=-INF),
         Case(9, 2, Fixed(3), batches=BATCHES[-1]),
+        Case(9, 0.3, kept=0.5),
     ],
     ids=str,
 )

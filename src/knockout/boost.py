@@ -109,7 +109,7 @@ class Relative(Boost):
         count = pairs.real.sum(dim=-1, keepdim=True)
         narrowed = torch.maximum(_mean_gap(pairs, count), (scale / 2).clamp(min=limits.tiny))
         scale = torch.where(count > 0, narrowed, scale)
-        return min(self.c, limits.max) * _measure(pairs.gap, scale), scale
+        return min(self.c, limits.max) * _measure(pairs.gap, scale, count), scale
 
 
 @dataclass(frozen=True)
@@ -176,14 +176,14 @@ class Power(Boost):
 
 def as_boost(boost: float | Boost) -> Boost:
     """A bare number means Relative of it."""
-    if type(boost) is float and boost in _RELATIVE and not torch.compiler.is_compiling():
+    if type(boost) is float and not torch.compiler.is_compiling() and boost in _RELATIVE:
         return _RELATIVE[boost]
     if isinstance(boost, Boost):
         return boost
     if isinstance(boost, bool) or not isinstance(boost, Real):
         raise TypeError(f"boost must be a number or a knockout.boost such as Relative(4); got {boost!r}")
     relative = Relative(boost if isinstance(boost, (int, float)) else float(boost))
-    if type(boost) is float and len(_RELATIVE) < 100 and not torch.compiler.is_compiling():
+    if type(boost) is float and not torch.compiler.is_compiling() and len(_RELATIVE) < 100:
         _RELATIVE[boost] = relative
     return relative
 
@@ -210,22 +210,25 @@ def _mean_gap(pairs: Pairs, count: Tensor) -> Tensor:
     better, worse = pairs.better.to(wide) * 2.0**-40, pairs.worse.to(wide) * 2.0**-40
     middle = better[..., -1:].detach()  # the last winner; it takes no gradient, there are as many above as below
     distance = torch.cat([better - middle, middle - worse], dim=-1)
-    total = exact_sum(torch.where(torch.cat([pairs.real, pairs.real], dim=-1), distance, 0.0))
+    total = exact_sum(torch.where(torch.cat([pairs.real, pairs.real], dim=-1), distance, 0.0), 2 * count)
     mean = total / count.clamp(min=1).to(wide) * 2.0**40
     return mean.clamp(max=torch.finfo(pairs.gap.dtype).max).to(pairs.gap.dtype)
 
 
-def _measure(gap: Tensor, scale: Tensor) -> Tensor:
-    return _Measure.apply(gap, scale)  # type: ignore[no-any-return, no-untyped-call]
+def _measure(gap: Tensor, scale: Tensor, count: Tensor) -> Tensor:
+    return _Measure.apply(gap, scale, count)  # type: ignore[no-any-return, no-untyped-call]
 
 
 class _Measure(Function):
-    """gap (..., pairs) / scale (..., 1), with a gradient of the scale that is added up in no order."""
+    """gap (..., pairs) / scale (..., 1), with a gradient of the scale that is added up in no order.
+
+    Of the gaps, ``count`` (..., 1) have a gradient.
+    """
 
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(gap: Tensor, scale: Tensor) -> Tensor:
+    def forward(gap: Tensor, scale: Tensor, count: Tensor) -> Tensor:
         return gap / scale
 
     @staticmethod
@@ -233,7 +236,7 @@ class _Measure(Function):
         ctx.save_for_backward(*inputs)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
-        gap, scale = ctx.saved_tensors
-        d_gap = _measure(grad, scale)
-        return d_gap, -exact_sum(d_gap * _measure(gap, scale)).to(grad.dtype)
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
+        gap, scale, count = ctx.saved_tensors
+        d_gap = _measure(grad, scale, count)
+        return d_gap, -exact_sum(d_gap * _measure(gap, scale, count), count).to(grad.dtype), None

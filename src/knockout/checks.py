@@ -9,12 +9,16 @@ import operator
 import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from numbers import Integral, Real
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from knockout.quota import Quota
+
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+K_MUST_BE = "k must be an int, how many candidates to select, or a fraction between 0 and 1, which share of them"
 
 
 class Candidates(NamedTuple):
@@ -50,14 +54,22 @@ def full_precision(device: torch.device) -> AbstractContextManager[object]:
     return nullcontext()
 
 
-def check_scores(scores: Tensor, k: int, mask: Tensor | None) -> int:
-    """Scores (..., n), 1 <= k <= n, mask (..., n) bool or None. Returns k as an int."""
+def check_scores(scores: Tensor, k: float, mask: Tensor | None) -> Quota:
+    """Scores (..., n), an int 1 <= k <= n or a float 0 < k < 1, mask (..., n) bool or None. Returns what k means."""
     _check_floating(scores, "scores")
     if scores.dim() == 0:
         raise ValueError("scores must have shape (..., n), a score per candidate; got a tensor without dimensions")
     n = scores.shape[-1]
+    if mask is not None:
+        _check_mask(mask, scores)
     if isinstance(k, bool) or not isinstance(k, int):
-        k = _index(k)
+        k = _number(k)
+    if isinstance(k, float):
+        if not 0 < k < 1:
+            raise ValueError(f"{K_MUST_BE}; got {k!r}")
+        if n == 0:
+            raise ValueError(f"scores must have candidates, to select a share of them; got shape {tuple(scores.shape)}")
+        return Quota.of_share(k, n)
     if k < 1:
         raise ValueError(f"k must be at least 1; got {k}")
     if k > n:
@@ -65,9 +77,7 @@ def check_scores(scores: Tensor, k: int, mask: Tensor | None) -> int:
             f"k must be at most n, the number of candidates; "
             f"got k = {k} with scores of shape {tuple(scores.shape)}, n = {n}"
         )
-    if mask is not None:
-        _check_mask(mask, scores)
-    return k
+    return Quota(k)
 
 
 def check_values(values: Tensor, batch: Sequence[int], n: int, device: torch.device) -> None:
@@ -102,14 +112,15 @@ def check_positive(value: float, name: str) -> None:
         raise ValueError(f"{name} must be positive and finite; got {value!r}")
 
 
-def _index(k: object) -> int:
+def _number(k: object) -> int | float:
+    if isinstance(k, Real) and not isinstance(k, Integral):
+        return float(k)
     try:
         if isinstance(k, (bool, Tensor)):
             raise TypeError  # not a number; or one that would have to be fetched from its device
         return operator.index(k)  # type: ignore[arg-type]
     except TypeError:
-        message = f"k must be an int, the number of candidates to select; got {k!r} of type {_kind(k)}"
-        raise TypeError(message) from None
+        raise TypeError(f"{K_MUST_BE}; got {k!r} of type {_kind(k)}") from None
 
 
 def _check_mask(mask: Tensor, scores: Tensor) -> None:

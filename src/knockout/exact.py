@@ -16,27 +16,26 @@ from torch import Tensor
 from torch.autograd import Function
 
 
-def exact_sum(x: Tensor) -> Tensor:
+def exact_sum(x: Tensor, count: Tensor) -> Tensor:
     """Sum (..., 1) over the last dimension, in float64: the same bits in whatever order it is added up.
 
+    At most ``count`` (..., 1) of the terms are not 0: with as many zeros as you like, the bits are the same.
     The terms are rounded to multiples of a power of two that is coarse enough for every sum of them to be exact. What
     that rounds off is added up in the same way, on a grid as much finer: relative error about n^2 2^-95, and 2^-53.
     """
     if x.device.type == "mps":  # it has no float64
         return x.sum(dim=-1, keepdim=True)
     x = x.double()
-    size = 1
-    while size < x.shape[-1]:
-        size *= 2
+    room = 4.0 * count.double()
     total = x.new_zeros(())
-    # x + shift is rounded to a multiple of its last bit. |x| <= shift / (4 size), so n of them fit in 53 bits.
+    # x + shift is rounded to a multiple of its last bit. |x| <= shift / room, so all of them fit in 53 bits.
     with torch.no_grad():
-        shift = x.abs().amax(dim=-1, keepdim=True) * (4.0 * size)
+        shift = x.abs().amax(dim=-1, keepdim=True) * room
     for _ in range(2):
         on_grid = (x + shift) - shift
         x = x - on_grid
         total = total + on_grid.sum(dim=-1, keepdim=True)
-        shift = shift * (4.0 * size * 2.0**-52)
+        shift = shift * (room * 2.0**-52)
     return total
 
 

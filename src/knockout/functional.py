@@ -10,6 +10,7 @@ from torch import Tensor
 from knockout import kernel
 from knockout.boost import Boost, as_boost
 from knockout.checks import candidates, check_choice, check_flag, check_scores, check_values
+from knockout.quota import Quota
 from knockout.selection import Origin, Selection
 from knockout.tournament import tournament
 
@@ -30,7 +31,7 @@ class TopKResult(NamedTuple):
 def topk(
     values: Tensor,
     scores: Tensor,
-    k: int,
+    k: int | float,
     boost: float | Boost = 4.0,
     mask: Tensor | None = None,
     order: Order = "score",
@@ -59,7 +60,9 @@ def topk(
     Args:
         values: (..., n, d), any floating dtype; its batch dimensions broadcast with those of scores.
         scores: (..., n), a score per candidate. NaN or +inf: every output of that row is NaN.
-        k: how many to select, 1 <= k <= n.
+        k: how many to select, 1 <= k <= n. Or a fraction between 0 and 1: that share, rounded up, of the candidates
+            that take part in each row, whatever padding is around them. The result has slots for that share of all n;
+            those that are not a row's own are empty.
         boost: how decisively the better of a pair wins: a number c means ``boost.Relative(c)``. Low is soft and learns
             from many candidates, high is close to a hard selection.
         mask: (..., n) bool, False for candidates that take no part, as if they had been deleted. A score of -inf means
@@ -68,16 +71,16 @@ def topk(
         hard: straight-through: the leaders' rows and scores untouched in the forward pass, the soft gradients. Leaders
             are those that win all their pairs: the true top k, unless the selection is so soft that blends overtake.
     """
-    k = check_scores(scores, k, mask)
+    quota = check_scores(scores, k, mask)
     batch = scores.shape[:-1] if mask is None else torch.broadcast_shapes(scores.shape[:-1], mask.shape[:-1])
     check_values(values, batch, scores.shape[-1], scores.device)
-    selection = _select(scores, k, boost, mask, order, hard)
+    selection = _select(scores, quota, boost, mask, order, hard)
     return TopKResult(selection._plan.apply(values), selection.scores, selection.indices, selection.mask)
 
 
 def select(
     scores: Tensor,
-    k: int,
+    k: int | float,
     boost: float | Boost = 4.0,
     mask: Tensor | None = None,
     order: Order = "score",
@@ -105,15 +108,17 @@ def select(
     return _select(scores, check_scores(scores, k, mask), boost, mask, order, hard)
 
 
-def _select(scores: Tensor, k: int, boost: float | Boost, mask: Tensor | None, order: Order, hard: bool) -> Selection:
+def _select(
+    scores: Tensor, quota: Quota, boost: float | Boost, mask: Tensor | None, order: Order, hard: bool
+) -> Selection:
     check_choice(order, "order", ("score", "position"))
     check_flag(hard, "hard")
     boost = as_boost(boost)
     by_position = order == "position"
     if kernel.takes(scores, boost):
-        bracket, leader, filled = kernel.tournament(scores, mask, k, boost, by_position)
+        bracket, leader, filled = kernel.tournament(scores, mask, quota, boost, by_position)
     else:
-        bracket, leader, filled = tournament(candidates(scores, mask), k, boost, by_position)
+        bracket, leader, filled = tournament(candidates(scores, mask), quota, boost, by_position)
     if hard:
         own = scores.to(bracket.score.dtype).expand(*leader.shape[:-1], -1).gather(-1, leader.clamp(min=0))
         spoiled = bracket.score.isnan()

@@ -13,10 +13,11 @@ from knockout import native
 from knockout.boost import Base, Boost, Fixed, Power, Relative
 from knockout.checks import candidates
 from knockout.plan import Bracket
+from knockout.quota import Quota
 from knockout.tournament import Result
 from knockout.tournament import tournament as reference
 
-Settings = tuple[int, Boost, bool, bool, bool]  # k, boost, by_position, save, fixed
+Settings = tuple[Quota, Boost, bool, bool, bool]  # quota, boost, by_position, save, fixed
 ALPHAS = (1.0, 1.5, 2.0)
 KINDS = {Relative: 0, Fixed: 1, Base: 1, Power: 2}  # Base is Fixed of its logarithm
 
@@ -26,7 +27,7 @@ def takes(scores: Tensor, boost: Boost) -> bool:
     return type(boost) in KINDS and native.takes(scores, scores.shape[-1]) and not _nested()
 
 
-def tournament(scores: Tensor, mask: Tensor | None, k: int, boost: Boost, by_position: bool) -> Result:
+def tournament(scores: Tensor, mask: Tensor | None, quota: Quota, boost: Boost, by_position: bool) -> Result:
     """As the reference, from scores and mask as they came."""
     if mask is not None:
         scores, mask = torch.broadcast_tensors(scores, mask)
@@ -34,7 +35,7 @@ def tournament(scores: Tensor, mask: Tensor | None, k: int, boost: Boost, by_pos
     save = torch._C._are_functorch_transforms_active() or (torch.is_grad_enabled() and scores.requires_grad)
     # Whether shapes must be known beforehand, at the price of room for the most members that a slot could have.
     fixed = torch.compiler.is_compiling() or type(scores) not in (Tensor, torch.nn.Parameter)
-    out = native.apply(_Tournament, scores, mask, (k, boost, by_position, save, fixed))
+    out = native.apply(_Tournament, scores, mask, (quota, boost, by_position, save, fixed))
     member, weight, score, leader, filled, _ = out
     return Result(Bracket(scores.shape[-1], member, weight, score), leader, filled)
 
@@ -44,8 +45,8 @@ class _Tournament(Function):
 
     @staticmethod
     def forward(scores: Tensor, mask: Tensor | None, settings: Settings) -> tuple[Tensor, ...]:
-        k, boost, by_position, save, fixed = settings
-        out: tuple[Tensor, ...] = native.tournament(scores, mask, k, *_numbers(boost), by_position, save, fixed)
+        quota, boost, by_position, save, fixed = settings
+        out: tuple[Tensor, ...] = native.tournament(scores, mask, *quota, *_numbers(boost), by_position, save, fixed)
         return out
 
     @staticmethod
@@ -81,8 +82,9 @@ class _Backward(Function):
         ledger: Tensor,
         settings: Settings,
     ) -> Tensor:
-        k, boost, _, _, _ = settings
-        out: Tensor = native.tournament_backward(d_weight, d_score, scores, mask, member, ledger, k, *_numbers(boost))
+        quota, boost, _, _, _ = settings
+        numbers = quota.k, *_numbers(boost)
+        out: Tensor = native.tournament_backward(d_weight, d_score, scores, mask, member, ledger, *numbers)
         return out
 
     @staticmethod
@@ -93,14 +95,14 @@ class _Backward(Function):
     @staticmethod
     def backward(ctx: Any, up: Tensor) -> tuple[Tensor | None, ...]:
         d_weight, d_score, scores, mask, member = ctx.saved_tensors
-        k, boost, by_position, _, _ = ctx.settings
+        quota, boost, by_position, _, _ = ctx.settings
         again = torch.is_grad_enabled()
         with torch.enable_grad():
             d_weight, d_score, scores = (
                 x if x is None or (again and x.requires_grad) else x.detach().requires_grad_()
                 for x in (d_weight, d_score, scores)
             )
-            plan = reference(candidates(scores, mask), k, boost, by_position).bracket
+            plan = reference(candidates(scores, mask), quota, boost, by_position).bracket
             outputs, gradients = [], []
             if d_weight is not None:
                 outputs.append(plan.weight)

@@ -66,14 +66,16 @@ def topk_mass(selection: Selection, scores: Tensor, mask: Tensor | None = None) 
     """
     if not isinstance(selection, Selection):
         raise TypeError(f"selection must be a knockout.Selection; got {type(selection).__name__}")
-    k = check_scores(scores, selection.k, mask)
+    check_scores(scores, selection.k, mask)
     if selection.n != scores.shape[-1]:
         raise ValueError(f"scores must be those selected from, n = {selection.n}; got shape {tuple(scores.shape)}")
     check_broadcast(scores.shape[:-1], "scores", selection.indices.shape[:-1], "the selection")
     entrants = candidates(scores, mask)
     key = sort_key(entrants.score, entrants.alive)
-    # Whoever ties with the k-th best is as good as the k-th best.
-    is_top = entrants.alive & (key >= key.topk(k, dim=-1).values[..., -1:])
+    # Whoever ties with the last of the true top is as good. Where k is a share, rows fill different numbers of slots.
+    last = (selection.mask.sum(dim=-1, keepdim=True) - 1).clamp(min=0)
+    top = key.topk(selection.k, dim=-1).values.expand(*last.shape[:-1], -1)
+    is_top = entrants.alive & (key >= top.gather(-1, last))
     mass = selection.mass()
     total = mass.sum(dim=-1)
     return torch.where(is_top, mass, 0.0).sum(dim=-1) / torch.where(total == 0, 1.0, total)

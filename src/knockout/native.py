@@ -26,6 +26,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from knockout.checks import check_choice, computing_dtype
+from knockout.quota import Quota
 
 __all__ = ["available", "force", "why_not"]
 
@@ -130,14 +131,6 @@ def _plain(function: type[Function]) -> type[Function]:
 # --- shapes, for torch.compile and torch.export ---
 
 
-def places(n: int, k: int) -> int:
-    """Places for the members of a slot: a power of two."""
-    size = 1
-    while k * size < n:
-        size *= 2
-    return size
-
-
 def _register(name: str, fake: Callable[..., Any]) -> None:
     if not _missing:
         torch.library.register_fake(f"knockout::{name}", fake)
@@ -147,6 +140,7 @@ def _tournament(
     scores: Tensor,
     mask: Tensor | None,
     k: int,
+    parts: int,
     kind: int,
     alpha: int,
     c: float,
@@ -160,7 +154,7 @@ def _tournament(
     rounds, nodes = 31, n - k  # at most
     # The members of a slot, and what is kept for the backward pass: as long as any row could need, or as this one does.
     integers = (6 + 6 * rounds + k + n + 2 * nodes + 1) // 2 * 2
-    most = (places(n, k), integers + (rounds + 3 * nodes) * number.itemsize // 4)
+    most = (2 ** Quota(k, parts).rounds(n), integers + (rounds + 3 * nodes) * number.itemsize // 4)
     lengths: list[Any] = [0, 0]
     for i in range(2 if save else 1):
         lengths[i] = most[i] if fixed else torch.library.get_ctx().new_dynamic_size()

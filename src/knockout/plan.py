@@ -89,7 +89,8 @@ class Bracket(Plan):
         return (self.weight != 0).sum(dim=-1)
 
     def entropy(self) -> Tensor:
-        return exact_sum(_entropy(self.weight)).squeeze(-1).to(self.weight.dtype)
+        carried = self.support().unsqueeze(-1)
+        return exact_sum(_entropy(self.weight), carried).squeeze(-1).to(self.weight.dtype)
 
     def _spoiled(self, weights: Tensor) -> Tensor:
         """Weights (*batch, slots, n), NaN throughout the rows that are spoiled."""

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from knockout.boost import Boost
 from knockout.checks import candidates
+from knockout.quota import Quota
 from knockout.selection import Selection
 from knockout.tournament import enter, play
 
@@ -56,7 +57,7 @@ def bracket(selection: Selection, row: Row = 0, names: Sequence[object] | None =
     scores = origin.scores.detach().expand(*selection.indices.shape[:-1], -1)[row]
     mask = None if origin.mask is None else origin.mask.expand(*selection.indices.shape[:-1], -1)[row]
     shown = _weights(selection, row)
-    seeds, levels = _levels(scores, mask, selection.k, origin.boost)
+    seeds, levels = _levels(scores, mask, int(selection.mask[row].sum()), origin.boost)
     # The last field is in the order of scores, the slots perhaps in that of positions: a slot is known by its leader.
     last = {seeds[next(_leaves(levels, len(levels) - 1, node.place))]: node.place for node in levels[-1]}
     leaders = [leader for leader in selection.indices[row].tolist() if leader >= 0]
@@ -135,12 +136,14 @@ Levels = list[list[Node]]
 
 
 def _levels(scores: Tensor, mask: Tensor | None, k: int, boost: Boost) -> tuple[list[int], Levels]:
-    """Who starts at which place, and the nodes after every round; those who take no part are not there."""
-    field = enter(candidates(scores, mask), k)
-    folds, _ = play(field, k, boost)
-    real = int(field.real.sum())
-    seeds = field.leader[:real].tolist()
-    levels: Levels = [[Node(place, place, None, 1.0) for place in range(real)]]
+    """Who starts at which place, and the nodes after every round, as if those who take no part were not there."""
+    entrants = candidates(scores, mask)
+    places = entrants.alive.nonzero().flatten()
+    quota, n = Quota(k), len(places)
+    field = enter(candidates(scores[places], None), quota)
+    folds, _ = play(field, quota.rounds(n), boost)
+    seeds = places[field.leader[:n]].tolist()
+    levels: Levels = [[Node(place, place, None, 1.0) for place in range(n)]]
     for fold in folds:
         half = len(fold.share)
         there = {node.place for node in levels[-1]}

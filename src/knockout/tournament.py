@@ -4,7 +4,8 @@ A round ranks the field, lets the i-th best meet the i-th worst, and goes on wit
 Scores alone decide, so the field holds scores only. When k are left, the rounds are walked backwards: a slot splits
 into the two that met there, round by round, and its weight with it, until its members are the candidates themselves.
 
-Every size is known from n and k: no step waits for a number from the device.
+Every size is known from n and k: no step waits for a number from the device. Where k is a share, each row has slots of
+its own, k at most, and plays in the middle of a field that is as wide for all.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from torch.nn.functional import pad
 from knockout.boost import Boost, Pairs
 from knockout.checks import Candidates
 from knockout.plan import Bracket
+from knockout.quota import Quota
 from knockout.ranking import best_first
 
 
@@ -56,28 +58,31 @@ class Result(NamedTuple):
 
 def rounds_of(n: int, k: int) -> int:
     """The least r with k * 2**r >= n."""
-    rounds = 0
-    while k * 2**rounds < n:
-        rounds += 1
-    return rounds
+    return Quota(k).rounds(n)
 
 
-# Who meets whom, for experiments: the ranks 0, ..., size - 1 in another order, in which the i-th from the front meets
-# the i-th from the back, and is the better one. Without one, that is the order of the ranks itself: best against worst.
+# Who meets whom, for shares and experiments: the ranks 0, ..., size - 1 in another order, in which the i-th from the
+# front meets the i-th from the back, and is the better one, (..., size). Without one, that is the order of the ranks
+# itself: best against worst.
 Pairing = Callable[[int], Tensor]
 
 
 def tournament(
-    candidates: Candidates, k: int, boost: Boost, by_position: bool = False, pairing: Pairing | None = None
+    candidates: Candidates, quota: Quota, boost: Boost, by_position: bool = False, pairing: Pairing | None = None
 ) -> Result:
     """Play all rounds; slots in the order of the last round, or by the position of their leaders."""
-    n = candidates.score.shape[-1]
-    field = enter(candidates, k)
-    if pairing is not None and n > k:
+    n, k = candidates.score.shape[-1], quota.k
+    rounds = quota.rounds(n)
+    slot = torch.arange(k, device=candidates.score.device).expand(*candidates.score.shape[:-1], k)
+    if quota.parts:
+        own = quota.own(candidates.alive)
+        pairing = _in_the_middle(own, k)
+        slot = (slot + k - own) % k
+    field = enter(candidates, quota)
+    if pairing is not None and rounds:
         field = field.take(pairing(field.score.shape[-1]).expand(field.score.shape))
-    folds, last = play(field, k, boost, pairing)
+    folds, last = play(field, rounds, boost, pairing)
 
-    slot = torch.arange(k, device=last.score.device).expand(last.score.shape)
     if by_position:
         slot = torch.where(last.real, last.leader, n).argsort(dim=-1)
     last = last.take(slot)
@@ -95,20 +100,20 @@ def tournament(
     return Result(bracket, torch.where(last.real, last.leader, -1), last.real)
 
 
-def enter(candidates: Candidates, k: int) -> Field:
+def enter(candidates: Candidates, quota: Quota) -> Field:
     """All candidates, best first, filled up to k * 2**rounds with some who take no part."""
     n = candidates.score.shape[-1]
-    missing = (0, k * 2 ** rounds_of(n, k) - n)
+    missing = (0, quota.k * 2 ** quota.rounds(n) - n)
     score, alive = pad(candidates.score, missing), pad(candidates.alive, missing)
     seeds = best_first(score, alive)
     return Field(score.gather(-1, seeds), seeds, alive.gather(-1, seeds))
 
 
-def play(field: Field, k: int, boost: Boost, pairing: Pairing | None = None) -> tuple[list[Fold], Field]:
+def play(field: Field, rounds: int, boost: Boost, pairing: Pairing | None = None) -> tuple[list[Fold], Field]:
     """From a ranked field of k * 2**rounds to the last k."""
     scale = boost.start(field.score)
     folds: list[Fold] = []
-    for left in reversed(range(rounds_of(field.score.shape[-1], k))):
+    for left in reversed(range(rounds)):
         half = field.score.shape[-1] // 2
         better, worse = field.score[..., :half], field.score[..., half:].flip(-1)
         # Whoever takes no part ranks last, so a worse one who takes none is a missing opponent.
@@ -120,10 +125,21 @@ def play(field: Field, k: int, boost: Boost, pairing: Pairing | None = None) -> 
         field = Field(blend, field.leader[..., :half], field.real[..., :half])
         ranking = field.ranking() if left else None
         if ranking is not None:
-            ranking = ranking if pairing is None else ranking[..., pairing(half)]
+            ranking = ranking if pairing is None else ranking.gather(-1, pairing(half).expand(ranking.shape))
             field = field.take(ranking)
         folds.append(Fold(share, ranking))
     return folds, field
+
+
+def _in_the_middle(own: Tensor, k: int) -> Pairing:
+    """Of rows with slots of their own (..., 1), at most k: each plays in the middle, between those who take no part."""
+
+    def pairing(size: int) -> Tensor:
+        # Nobody of a row has a rank past its own size, so what comes round from the end are such as take no part.
+        before = (k - own) * (size // k // 2)
+        return (torch.arange(size, device=own.device) - before) % size
+
+    return pairing
 
 
 def _unfold(folds: list[Fold], place: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:

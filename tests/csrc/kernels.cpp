@@ -53,6 +53,7 @@ struct Setting {
   int64_t k, kind, alpha;
   double c, unit;
   bool by_position;
+  int64_t parts = 0;  // of 2^30, where k is a share
 };
 
 // All that comes out of a row.
@@ -79,7 +80,7 @@ constexpr int64_t kLong = 5000;  // from here on less is checked: ThreadSanitize
 // The one place that knows how the kernels are called. Every array is as large as it must be and no larger.
 template <class T, class Team>
 Result<T> run(const std::vector<T>& scores, const std::vector<uint8_t>& mask, const Setting& set, const Team& team) {
-  const Shape shape(static_cast<int64_t>(scores.size()), set.k);
+  const Shape shape(static_cast<int64_t>(scores.size()), set.k, set.parts);
   const Boost<T> boost(set.kind, set.alpha, set.c, set.unit);
   const Scores<T> row{scores.data(), 1, mask.empty() ? nullptr : reinterpret_cast<const bool*>(mask.data()), 1};
   const auto forward = [&](Workspace<T>& work, bool save, Outcome<T>& outcome) {
@@ -181,6 +182,10 @@ void threads_change_no_bit(const char* type) {
         if (k < 1 || k > n) continue;
         for (const Setting& set : settings(k)) {
           if (++seed % 4 == 0 || n < kLong / 5) threads_change_no_bit<T>(type, kind, n, set, seed);
+          if (seed % 4 || k == n) continue;
+          Setting share = set;
+          share.parts = k * Shape::kWhole / n;
+          threads_change_no_bit<T>(type, kind, n, share, 3 * seed);
         }
       }
     }

@@ -147,12 +147,11 @@ constexpr double kDown = 0x1p-40;
 struct Grid {
   double middle, shift, finer;
 
-  // `farthest`: the largest |x - middle|, scaled down; `slots`: the terms that the reference adds up, zeros included
-  Grid(double middle_, double farthest, int64_t slots) : middle(middle_) {
-    double size = 1;
-    while (size < static_cast<double>(slots)) size *= 2;
-    shift = farthest * (4.0 * size);
-    finer = shift * (4.0 * size * 0x1p-52);
+  // `farthest`: the largest |x - middle|, scaled down; `count`: of the terms
+  Grid(double middle_, double farthest, int64_t count) : middle(middle_) {
+    const double room = 4.0 * static_cast<double>(count);
+    shift = farthest * room;
+    finer = shift * (room * 0x1p-52);
   }
 
   KNOCKOUT_INLINE void add(double x, double& coarse, double& fine) const {

@@ -130,11 +130,13 @@ struct Call {
   Sizes batch;
   Shape shape;
   int64_t rows;
-  Call(const Tensor& scores, int64_t k) : batch(sizes_of(scores)), shape(batch.back(), k), rows(0) {
+  Call(const Tensor& scores, int64_t k, int64_t parts = 0)
+      : batch(sizes_of(scores)), shape(batch.back(), k, parts), rows(0) {
     batch.pop_back();
     rows = product(batch, batch.size());
     STD_TORCH_CHECK(k >= 1 && k <= shape.n && shape.n < (int64_t{1} << 30),
                     "knockout: k must be from 1 to n, n below 2^30");
+    STD_TORCH_CHECK(shape.slots(shape.n) == k, "knockout: k must be the share of n that parts stands for");
   }
   Sizes with(std::initializer_list<int64_t> more) const {
     Sizes sizes = batch;
@@ -211,9 +213,9 @@ Selected tournament_of(const Tensor& scores, const std::optional<Tensor>& mask, 
   return {member, weight, score, leader, filled, ledger};
 }
 
-Selected tournament(Tensor scores, std::optional<Tensor> mask, int64_t k, int64_t kind, int64_t alpha, double c,
-                    double unit, bool by_position, bool save, bool fixed) {
-  const Call call(scores, k);
+Selected tournament(Tensor scores, std::optional<Tensor> mask, int64_t k, int64_t parts, int64_t kind, int64_t alpha,
+                    double c, double unit, bool by_position, bool save, bool fixed) {
+  const Call call(scores, k, parts);
   return by_dtype(scores, "scores", [&](auto s) {
     return tournament_of<decltype(s)>(scores, mask, call, kind, alpha, c, unit, by_position, save, fixed);
   });
@@ -511,12 +513,12 @@ Tensor match(Tensor grad, Tensor values, Tensor member, bool wide) {
 
 STABLE_TORCH_LIBRARY(knockout, m) {
   m.def(
-      "tournament(Tensor scores, Tensor? mask, int k, int kind, int alpha, float c, float unit, bool by_position, bool "
-      "save, bool fixed)"
+      "tournament(Tensor scores, Tensor? mask, SymInt k, int parts, int kind, int alpha, float c, float unit, "
+      "bool by_position, bool save, bool fixed)"
       " -> (Tensor member, Tensor weight, Tensor score, Tensor leader, Tensor filled, Tensor ledger)");
   m.def(
       "tournament_backward(Tensor? d_weight, Tensor? d_score, Tensor scores, Tensor? mask, Tensor member, Tensor "
-      "ledger, int k, int kind, int alpha, float c, float unit) -> Tensor");
+      "ledger, SymInt k, int kind, int alpha, float c, float unit) -> Tensor");
   m.def("blend(Tensor values, Tensor weight, Tensor member, bool hard) -> Tensor");
   m.def("spread(Tensor grad, Tensor weight, Tensor member, SymInt[] shape) -> Tensor");
   m.def("match(Tensor grad, Tensor values, Tensor member, bool wide) -> Tensor");

@@ -12,11 +12,19 @@
 
 namespace knockout {
 
+// As Quota in knockout/quota.py: k slots, of which a row fills its share of `parts` in 2^30, or all if that is 0.
 struct Shape {
-  int64_t n, k;
-  int rounds;
-  Shape(int64_t n_, int64_t k_) : n(n_), k(k_), rounds(rounds_of(n_, k_)) {}
+  int64_t n, k, parts;
+  int rounds = 0;
+  Shape(int64_t n_, int64_t k_, int64_t parts_ = 0) : n(n_), k(k_), parts(parts_) {
+    while (parts ? (parts << rounds) < kWhole && places() < n : (k << rounds) < n) ++rounds;
+  }
   int64_t places() const { return int64_t{1} << rounds; }  // for the members of a slot
+  int64_t slots(int64_t count) const {                     // of a row with so many candidates
+    return parts ? (count * parts + kWhole - 1) / kWhole : k;
+  }
+
+  static constexpr int64_t kWhole = int64_t{1} << 30;
 };
 
 // A row of scores of type S as it lies in memory, and who takes part.
@@ -184,8 +192,9 @@ void spoil(const Entrants<T>& entrants, const Shape& shape, const Slots<T>& out,
   outcome.sound = false;
   outcome.ledger = {-1, 0, 0, 0, 0, 0};
   std::fill_n(out.score, shape.k, std::numeric_limits<T>::quiet_NaN());
+  const int64_t filled = std::min(entrants.count, shape.slots(entrants.count));
   for (int64_t slot = 0; slot < shape.k; ++slot) {
-    out.filled[slot] = slot < entrants.count;
+    out.filled[slot] = slot < filled;
     out.leader[slot] = out.filled[slot] ? entrants.index[slot] : -1;
     if (out.filled[slot]) outcome.member.push_back(entrants.index[slot]);
     outcome.end.push_back(static_cast<int32_t>(outcome.member.size()));
@@ -270,12 +279,13 @@ void select_row(const Scores<S>& row, const Shape& shape, const Boost<T>& boost,
   const Record<T>& record = ledger.record;
   const Leaders leaders{static_cast<int32_t>(shape.n), work.leader.get()};
   Entry<T>* const slots = work.entries.get();
-  Game game(entrants.count, shape.k);
-  line_up(entrants, shape.k, boost, leaders, record, slots, game, team);
+  const int64_t k = shape.slots(entrants.count);
+  Game game(entrants.count, k);
+  line_up(entrants, k, boost, leaders, record, slots, game, team);
   const int64_t ordered = game.size;
-  play(slots, game, shape.k, boost, leaders, record, team);
+  play(slots, game, k, boost, leaders, record, team);
 
-  const int64_t filled = std::min(entrants.count, shape.k);
+  const int64_t filled = std::min(entrants.count, k);
   if (save) {
     team(ordered, 1 << 16, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) record.order[i] = slots[i].ref;

@@ -178,14 +178,14 @@ struct Lineup {
 
 // The mean gap, or the floor where it cannot be above it.
 template <class T, class Team>
-T narrow(const Lineup<T>& field, const Round& round, T floor, int64_t slots, Source& source, const Team& team) {
+T narrow(const Lineup<T>& field, const Round& round, T floor, Source& source, const Team& team) {
   const T best = field.entry[round.byes].score, worst = field.worst();
   const T middle = field.entry[round.byes + round.pairs - 1].score;
   source = Source::floor;
   if (best - worst < floor) return floor;
-  const double center = double(middle) * kDown;
-  const Grid grid(center, std::max(double(best) * kDown - center, center - double(worst) * kDown), slots);
   const int64_t count = 2 * int64_t{round.pairs}, part = 1 << 16;
+  const double center = double(middle) * kDown;
+  const Grid grid(center, std::max(double(best) * kDown - center, center - double(worst) * kDown), count);
   const Entry<T>* entries = field.entry + round.byes;
   Total total;
   if (count <= part) {
@@ -279,7 +279,7 @@ void play(Entry<T>* entries, Game& game, int64_t k, const Boost<T>& boost, const
     if (field.sorted < half) field.sort(team);
     if (boost.kind == Kind::relative) {
       const T floor = std::max(scale / 2, std::numeric_limits<T>::min());
-      scale = narrow(field, round, floor, 2 * half, round.source, team);
+      scale = narrow(field, round, floor, round.source, team);
     }
     round.decided = first_undecided(field, round, boost, scale);
     if (field.sorted < field.size - round.decided) {

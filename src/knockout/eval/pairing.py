@@ -14,6 +14,7 @@ from knockout.boost import Boost, Power, Relative
 from knockout.checks import candidates
 from knockout.eval.grid import batches
 from knockout.eval.rounds import full_rounds
+from knockout.quota import Quota
 from knockout.selection import Selection
 from knockout.tournament import Pairing, tournament
 
@@ -46,7 +47,7 @@ PAIRINGS: dict[str, Callable[[int], Pairing | None]] = {  # by seed
 def select(scores: Tensor, k: int, boost: Boost, pairing: Pairing | None) -> Selection:
     """``knockout.select``, by the reference, with another pairing; n must be k times a power of two."""
     full_rounds(scores.shape[-1], k)
-    result = tournament(candidates(scores, None), k, boost, pairing=pairing)
+    result = tournament(candidates(scores, None), Quota(k), boost, pairing=pairing)
     return Selection(result.bracket, result.leader, result.filled, scores.dtype)
 
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from knockout.boost import Boost, Fixed, Pairs, Power
 from knockout.checks import candidates
 from knockout.eval.clock import timed
+from knockout.quota import Quota
 from knockout.tournament import rounds_of, tournament
 
 Sort = Callable[[Tensor], tuple[Tensor, Tensor]]
@@ -84,5 +85,5 @@ class _Counting(Fixed):
 def count_rounds(n: int, k: int) -> int:
     """How many rounds the reference plays."""
     _Counting.asked = 0
-    tournament(candidates(torch.rand(n), None), k, _Counting(1.0))
+    tournament(candidates(torch.rand(n), None), Quota(k), _Counting(1.0))
     return _Counting.asked

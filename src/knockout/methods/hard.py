@@ -11,7 +11,7 @@ from knockout.ranking import sort_key
 from knockout.selection import Selection
 
 
-def hard(scores: Tensor, k: int, mask: Tensor | None = None) -> Selection:
+def hard(scores: Tensor, k: int | float, mask: Tensor | None = None) -> Selection:
     """``torch.topk`` as a Selection: values get gradients, scores get none.
 
     Ties are broken as ``torch.topk`` breaks them, which it does not specify. O(n) time and memory.
@@ -22,11 +22,11 @@ def hard(scores: Tensor, k: int, mask: Tensor | None = None) -> Selection:
     tensor([[0., 1., 0., 0.],
             [0., 0., 1., 0.]])
     """
-    k = check_scores(scores, k, mask)
+    quota = check_scores(scores, k, mask)
     entrants = candidates(scores.detach(), mask)
     n = scores.shape[-1]
-    score, leader = sort_key(entrants.score, entrants.alive).topk(k, dim=-1)
-    filled = score != -torch.inf
+    score, leader = sort_key(entrants.score, entrants.alive).topk(quota.k, dim=-1)
+    filled = quota.filled(entrants.alive)
     bracket = Bracket(
         n=n,
         member=torch.where(filled, leader, n).unsqueeze(-1),

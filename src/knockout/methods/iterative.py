@@ -14,7 +14,9 @@ from knockout.ranking import best_first
 from knockout.selection import Selection
 
 
-def iterative(scores: Tensor, k: int, peaked: bool = True, alpha: float = 1.0, mask: Tensor | None = None) -> Selection:
+def iterative(
+    scores: Tensor, k: int | float, peaked: bool = True, alpha: float = 1.0, mask: Tensor | None = None
+) -> Selection:
     """k times: weigh all candidates by their distance from the best one left, then strike that one out.
 
     With u the best score left at a step, and e_j = exp(-alpha (v_j - u)^2) for the candidates left:
@@ -37,18 +39,18 @@ def iterative(scores: Tensor, k: int, peaked: bool = True, alpha: float = 1.0, m
     >>> knockout.methods.iterative(scores, k=2).weights().sum(-1)
     tensor([3.0342, 1.8721])
     """
-    k = check_scores(scores, k, mask)
+    quota = check_scores(scores, k, mask)
     check_flag(peaked, "peaked")
     check_positive(alpha, "alpha")
     entrants = candidates(scores, mask)
     order = best_first(entrants.score, entrants.alive)
     step = torch.arange(order.shape[-1], device=order.device).expand(order.shape)
     rank = torch.empty_like(order).scatter(-1, order, step)
-    leader = order[..., :k]
-    filled = entrants.alive.gather(-1, leader)
+    leader = order[..., : quota.k]
+    filled = quota.filled(entrants.alive)
     plan = Steps(
         n=scores.shape[-1],
-        k=k,
+        k=quota.k,
         poison=entrants.poison,
         score=entrants.score,
         rank=torch.where(entrants.alive, rank, -1),
