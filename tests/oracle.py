@@ -71,9 +71,9 @@ def halving(values: list[Vector], scores: Vector, k: int, boost: Boost, mask: li
 
 def logit(a: float, b: float, boost: Boost, scale: float) -> float:
     if isinstance(boost, Relative):
-        return boost.c * (a - b) / scale
+        return float(boost.c) * (a - b) / scale
     if isinstance(boost, Fixed):
-        return boost.c * (a - b)
+        return float(boost.c) * (a - b)
     if isinstance(boost, Base):
         return math.log(boost.b) * (a - b)
     assert isinstance(boost, Power)

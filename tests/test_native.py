@@ -168,9 +168,9 @@ def steepness(boost: Boost, scores: Tensor) -> float:
     """How far a logit moves with a score, at most: the last bit of a share is so much in its gradient."""
     known = scores[scores.isfinite()].double()
     if isinstance(boost, Relative):
-        return boost.c / max(boost.unit, (known - known.mean()).abs().mean().item() if known.numel() else 0.0)
+        return float(boost.c) / max(boost.unit, (known - known.mean()).abs().mean().item() if known.numel() else 0.0)
     if isinstance(boost, Fixed):
-        return boost.c
+        return float(boost.c)
     assert isinstance(boost, (Base, Power))
     top = known.max().item() if known.numel() and isinstance(boost, Power) else 0.0
     return math.log(boost.b) * math.exp(min(math.log(boost.b) * top, 40.0))

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from numbers import Real
 from typing import Any, NamedTuple
 
@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from knockout.checks import check_positive
+from knockout.checks import check_device, check_positive, check_sharpness
 from knockout.exact import exact_sum, exp, expm1, sqrt
 
 __all__ = ["Base", "Boost", "Fixed", "Power", "Relative"]
@@ -39,10 +39,15 @@ class Pairs(NamedTuple):
 class Boost(ABC):
     """The common part of the four boosts; ``knockout.select`` takes any of them.
 
-    A boost is a value: immutable, comparable, hashable, printed as it is written.
+    A boost is a value: immutable, comparable, hashable, printed as it is written. (With a tensor for its c it is as the
+    tensor is: what that holds may change.)
     """
 
     alpha: float
+
+    def __repr__(self) -> str:
+        shown = (f"{field.name}={_shown(getattr(self, field.name))}" for field in fields(self))  # type: ignore[arg-type]
+        return f"{type(self).__name__}({', '.join(shown)})"
 
     def _check(self, **numbers: float) -> None:
         for name, number in numbers.items():
@@ -82,24 +87,33 @@ class Boost(ABC):
         return torch.where(pairs.real & ~(share >= 1), share, 1.0), scale
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Relative(Boost):
     """``t = c * (a - b) / s``: gaps in units of the round's own mean gap ``s``, so c means the same at every scale.
 
     At every scale from ``unit`` on, that is, the difference in scores that counts as one: ``s`` starts from it and at
     most halves from round to round, so that scores that hardly differ stay soft instead of having their noise blown up.
 
-    >>> import knockout
+    >>> import torch, knockout
     >>> knockout.boost.Relative(4)
     Relative(c=4, unit=1.0, alpha=1.5)
+
+    c may be a tensor without dimensions, for a schedule: ``torch.compile`` takes what it holds as it comes, where each
+    float would be a graph of its own. It gets no gradient, and is on the CPU or on the device of the scores.
+
+    >>> c = torch.tensor(0.5)
+    >>> boost = knockout.boost.Relative(c)
+    >>> c.fill_(8), boost
+    (tensor(8.), Relative(c=8.0, unit=1.0, alpha=1.5))
     """
 
-    c: float
+    c: float | Tensor
     unit: float = 1.0
     alpha: float = 1.5
 
     def __post_init__(self) -> None:
-        self._check(c=self.c, unit=self.unit)
+        check_sharpness(self.c, "Relative: c")
+        self._check(unit=self.unit)
 
     def start(self, scores: Tensor) -> Tensor:
         return super().start(scores) * (2.0 * max(self.unit, torch.finfo(scores.dtype).tiny))
@@ -109,29 +123,32 @@ class Relative(Boost):
         count = pairs.real.sum(dim=-1, keepdim=True)
         narrowed = torch.maximum(_mean_gap(pairs, count), (scale / 2).clamp(min=limits.tiny))
         scale = torch.where(count > 0, narrowed, scale)
-        return min(self.c, limits.max) * _measure(pairs.gap, scale, count), scale
+        return _capped(self.c, scale.dtype) * _measure(pairs.gap, scale, count), scale
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Fixed(Boost):
     """``t = c * (a - b)``: one sharpness for all rounds; the right c depends on the scale of the scores.
+
+    c may be a tensor, as that of ``Relative``.
 
     >>> import knockout
     >>> knockout.boost.Fixed(100)
     Fixed(c=100, alpha=1.0)
     """
 
-    c: float
+    c: float | Tensor
     alpha: float = 1.0
 
     def __post_init__(self) -> None:
-        self._check(c=self.c)
+        check_sharpness(self.c, "Fixed: c")
+        self._check()
 
     def logit(self, pairs: Pairs, scale: Tensor) -> tuple[Tensor, Tensor]:
-        return min(self.c, torch.finfo(scale.dtype).max) * pairs.gap, scale
+        return _capped(self.c, scale.dtype) * pairs.gap, scale
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Base(Boost):
     """``t = ln(b) * (a - b)``: the paper's boosted softmax as printed, with base b; the same as ``Fixed(ln b)``.
 
@@ -150,7 +167,7 @@ class Base(Boost):
         return math.log(self.b) * pairs.gap, scale
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Power(Boost):
     """``t = b**x - b**y`` for scores x >= y: what the paper's authors ran for their figures, with b = 20.
 
@@ -174,11 +191,14 @@ class Power(Boost):
         return height * -expm1(-log_b * pairs.gap), scale
 
 
-def as_boost(boost: float | Boost) -> Boost:
-    """A bare number means Relative of it."""
+def as_boost(boost: float | Boost, device: torch.device) -> Boost:
+    """A bare number means Relative of it; a tensor must be where scores on this device can take it from."""
     if type(boost) is float and not torch.compiler.is_compiling() and boost in _RELATIVE:
         return _RELATIVE[boost]
     if isinstance(boost, Boost):
+        c = getattr(boost, "c", None)
+        if isinstance(c, Tensor) and c.device.type != "cpu":
+            check_device(c, f"{type(boost).__name__}: c", device)
         return boost
     if isinstance(boost, bool) or not isinstance(boost, Real):
         raise TypeError(f"boost must be a number or a knockout.boost such as Relative(4); got {boost!r}")
@@ -189,6 +209,18 @@ def as_boost(boost: float | Boost) -> Boost:
 
 
 _RELATIVE: dict[float, Relative] = {}  # to check and make one takes longer than a small selection
+
+
+def _capped(c: float | Tensor, dtype: torch.dtype) -> float | Tensor:
+    """The c of a boost as it is used: finite, and of a tensor what it holds now, whatever becomes of it later."""
+    most = torch.finfo(dtype).max
+    return c.detach().to(dtype).clamp(max=most) if isinstance(c, Tensor) else min(c, most)
+
+
+def _shown(number: object) -> str:
+    if not isinstance(number, Tensor):
+        return repr(number)
+    return str(number.item()) if number.device.type == "cpu" else f"<a tensor on {number.device}>"  # without a wait
 
 
 def _entmax_of_two(logit: Tensor, alpha: float) -> Tensor:

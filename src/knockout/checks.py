@@ -88,7 +88,7 @@ def check_values(values: Tensor, batch: Sequence[int], n: int, device: torch.dev
             f"values must have shape (..., n, d) with n = {n}, the number of scores; got shape {tuple(values.shape)}"
             + (". For a number per candidate pass values.unsqueeze(-1)" if values.shape[-1:] == (n,) else "")
         )
-    _check_device(values, "values", device)
+    check_device(values, "values", device)
     check_broadcast(values.shape[:-2], "values", batch)
 
 
@@ -112,6 +112,21 @@ def check_positive(value: float, name: str) -> None:
         raise ValueError(f"{name} must be positive and finite; got {value!r}")
 
 
+def check_sharpness(c: float | Tensor, name: str) -> None:
+    """A finite int or float above 0, or a floating tensor without dimensions, looked at where that is no wait."""
+    if not isinstance(c, Tensor):
+        return check_positive(c, name)
+    if c.dim() != 0 or c.dtype not in DTYPES:
+        raise TypeError(
+            f"{name} must be an int, a float, or a floating tensor without dimensions; "
+            f"got a tensor of shape {tuple(c.shape)} and dtype {c.dtype}"
+        )
+    traced = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
+    if not traced and type(c) in (Tensor, torch.nn.Parameter) and c.is_cpu:
+        check_positive(c.item(), name)
+    return None
+
+
 def _number(k: object) -> int | float:
     if isinstance(k, Real) and not isinstance(k, Integral):
         return float(k)
@@ -131,7 +146,7 @@ def _check_mask(mask: Tensor, scores: Tensor) -> None:
         raise ValueError(
             f"mask must have shape (..., n) with n = {scores.shape[-1]}, as scores; got shape {tuple(mask.shape)}"
         )
-    _check_device(mask, "mask", scores.device)
+    check_device(mask, "mask", scores.device)
     check_broadcast(mask.shape[:-1], "mask", scores.shape[:-1])
 
 
@@ -147,7 +162,8 @@ def _check_floating(tensor: Tensor, name: str) -> None:
         raise TypeError(f"{name} must be a dense tensor; got layout {tensor.layout}. Pass {name}.to_dense()")
 
 
-def _check_device(tensor: Tensor, name: str, device: torch.device) -> None:
+def check_device(tensor: Tensor, name: str, device: torch.device) -> None:
+    """On the device of the scores."""
     if tensor.device != device:
         raise ValueError(
             f"{name} must be on the device of scores, {device}; got {tensor.device}. Pass {name}.to({str(device)!r})"

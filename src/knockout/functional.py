@@ -113,7 +113,7 @@ def _select(
 ) -> Selection:
     check_choice(order, "order", ("score", "position"))
     check_flag(hard, "hard")
-    boost = as_boost(boost)
+    boost = as_boost(boost, scores.device)
     by_position = order == "position"
     if kernel.takes(scores, boost):
         bracket, leader, filled = kernel.tournament(scores, mask, quota, boost, by_position)

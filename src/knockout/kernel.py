@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -35,7 +36,8 @@ def tournament(scores: Tensor, mask: Tensor | None, quota: Quota, boost: Boost, 
     save = torch._C._are_functorch_transforms_active() or (torch.is_grad_enabled() and scores.requires_grad)
     # Whether shapes must be known beforehand, at the price of room for the most members that a slot could have.
     fixed = torch.compiler.is_compiling() or type(scores) not in (Tensor, torch.nn.Parameter)
-    out = native.apply(_Tournament, scores, mask, (quota, boost, by_position, save, fixed))
+    boost, c = _apart(boost)
+    out = native.apply(_Tournament, scores, mask, c, (quota, boost, by_position, save, fixed))
     member, weight, score, leader, filled, _ = out
     return Result(Bracket(scores.shape[-1], member, weight, score), leader, filled)
 
@@ -44,25 +46,26 @@ class _Tournament(Function):
     """Scores to members, weights, blended scores, leaders, filled, and the kernel's record of the rounds."""
 
     @staticmethod
-    def forward(scores: Tensor, mask: Tensor | None, settings: Settings) -> tuple[Tensor, ...]:
+    def forward(scores: Tensor, mask: Tensor | None, c: Tensor | None, settings: Settings) -> tuple[Tensor, ...]:
         quota, boost, by_position, save, fixed = settings
-        out: tuple[Tensor, ...] = native.tournament(scores, mask, *quota, *_numbers(boost), by_position, save, fixed)
+        numbers = *quota, *_numbers(boost)
+        out: tuple[Tensor, ...] = native.tournament(scores, mask, c, *numbers, by_position, save, fixed)
         return out
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        scores, mask, ctx.settings = inputs
+        scores, mask, c, ctx.settings = inputs
         member, _, _, leader, filled, ledger = output
         ctx.mark_non_differentiable(member, leader, filled, ledger)
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(scores, mask, member, ledger)
+        ctx.save_for_backward(scores, mask, c, member, ledger)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, None, None]:
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, None, None, None]:
         _, d_weight, d_score, *_ = grads
         if d_weight is None and d_score is None:
-            return None, None, None
-        return native.apply(_Backward, d_weight, d_score, *ctx.saved_tensors, ctx.settings), None, None
+            return None, None, None, None
+        return native.apply(_Backward, d_weight, d_score, *ctx.saved_tensors, ctx.settings), None, None, None
 
     @staticmethod
     def vmap(info: Any, dims: Any, *args: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
@@ -78,24 +81,26 @@ class _Backward(Function):
         d_score: Tensor | None,
         scores: Tensor,
         mask: Tensor | None,
+        c: Tensor | None,
         member: Tensor,
         ledger: Tensor,
         settings: Settings,
     ) -> Tensor:
         quota, boost, _, _, _ = settings
         numbers = quota.k, *_numbers(boost)
-        out: Tensor = native.tournament_backward(d_weight, d_score, scores, mask, member, ledger, *numbers)
+        out: Tensor = native.tournament_backward(d_weight, d_score, scores, mask, c, member, ledger, *numbers)
         return out
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        d_weight, d_score, scores, mask, member, _, ctx.settings = inputs
-        ctx.save_for_backward(d_weight, d_score, scores, mask, member)
+        d_weight, d_score, scores, mask, c, member, _, ctx.settings = inputs
+        ctx.save_for_backward(d_weight, d_score, scores, mask, c, member)
 
     @staticmethod
     def backward(ctx: Any, up: Tensor) -> tuple[Tensor | None, ...]:
-        d_weight, d_score, scores, mask, member = ctx.saved_tensors
+        d_weight, d_score, scores, mask, c, member = ctx.saved_tensors
         quota, boost, by_position, _, _ = ctx.settings
+        boost = boost if c is None else replace(boost, c=c)
         again = torch.is_grad_enabled()
         with torch.enable_grad():
             d_weight, d_score, scores = (
@@ -113,19 +118,26 @@ class _Backward(Function):
             (first,) = grad(outputs, scores, gradients, create_graph=True)
             wanted = [x for x in (d_weight, d_score, scores) if x is not None]
             found = iter(grad(first, wanted, up, create_graph=again, allow_unused=True))
-        return *(None if x is None else next(found) for x in (d_weight, d_score, scores)), *(None,) * 4
+        return *(None if x is None else next(found) for x in (d_weight, d_score, scores)), *(None,) * 5
 
     @staticmethod
     def vmap(info: Any, dims: Any, *args: Any) -> tuple[Tensor, int]:
         return native.apply(_Backward, *_lifted(info, dims, args)), 0
 
 
+def _apart(boost: Boost) -> tuple[Boost, Tensor | None]:
+    """A boost whose c is a number, and what the tensor that it stands for holds now, if it was one."""
+    if isinstance(boost, (Relative, Fixed)) and isinstance(boost.c, Tensor):
+        return replace(boost, c=1.0), boost.c.detach().clone()
+    return boost, None
+
+
 def _numbers(boost: Boost) -> tuple[int, int, float, float]:
     """A boost as the kernel takes it: kind, alpha, sharpness, unit."""
     kind, alpha = KINDS[type(boost)], ALPHAS.index(boost.alpha)
     if isinstance(boost, Relative):
-        return kind, alpha, boost.c, boost.unit
-    return kind, alpha, boost.c if isinstance(boost, Fixed) else math.log(boost.b), 1.0  # type: ignore[attr-defined]
+        return kind, alpha, float(boost.c), boost.unit
+    return kind, alpha, float(boost.c) if isinstance(boost, Fixed) else math.log(boost.b), 1.0  # type: ignore[attr-defined]
 
 
 def _rearranged(d_weight: Tensor, member: Tensor, plan: Bracket) -> Tensor:
@@ -139,8 +151,18 @@ def _rearranged(d_weight: Tensor, member: Tensor, plan: Bracket) -> Tensor:
 
 def _lifted(info: Any, dims: Any, args: Any) -> list[Any]:
     return [
-        native.lift(x, dim, info.batch_size) if isinstance(x, Tensor) else x for x, dim in zip(args, dims, strict=True)
+        _lifted_each(x, dim, info.batch_size) if isinstance(x, Tensor) else x for x, dim in zip(args, dims, strict=True)
     ]
+
+
+def _lifted_each(x: Tensor, dim: int | None, size: int) -> Tensor:
+    if x.dim() > (dim is not None):
+        return native.lift(x, dim, size)
+    if dim is not None:  # the c of a boost, the only one that has no dimensions of its own
+        raise NotImplementedError(
+            "the kernels take one c of a boost for all rows, not one by vmap; use knockout.native.force('reference')"
+        )
+    return x
 
 
 def _nested() -> bool:

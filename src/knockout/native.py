@@ -139,6 +139,7 @@ def _register(name: str, fake: Callable[..., Any]) -> None:
 def _tournament(
     scores: Tensor,
     mask: Tensor | None,
+    sharpness: Tensor | None,
     k: int,
     parts: int,
     kind: int,

@@ -153,13 +153,27 @@ Scores<S> row_of(const Tensor& scores, const Offsets& at, const std::optional<Te
           mask ? mask->stride(last) : 0};
 }
 
+// With c, or with what a tensor holds in its stead.
+template <class T>
+Boost<T> boost_of(const std::optional<Tensor>& sharpness, int64_t kind, int64_t alpha, double c, double unit) {
+  if (sharpness) {
+    STD_TORCH_CHECK(sharpness->dim() == 0, "knockout: sharpness must have no dimensions");
+    c = by_dtype(*sharpness, "sharpness", [&](auto s) {
+      using S = decltype(s);
+      return static_cast<double>(static_cast<Computing<S>>(*data<S>(*sharpness)));
+    });
+    STD_TORCH_CHECK(c > 0, "knockout: c of a boost must be positive; its tensor holds ", c);
+  }
+  return Boost<T>(kind, alpha, c, unit);
+}
+
 using Selected = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>;
 
 // Everything that has no use for a fixed shape is as long as the longest row needs; `fixed` makes it as long as any row
 // could need, for who must know shapes beforehand.
 template <class S>
-Selected tournament_of(const Tensor& scores, const std::optional<Tensor>& mask, const Call& call, int64_t kind,
-                       int64_t alpha, double c, double unit, bool by_position, bool save, bool fixed) {
+Selected tournament_of(const Tensor& scores, const std::optional<Tensor>& mask, const Call& call,
+                       const Boost<Computing<S>>& boost, bool by_position, bool save, bool fixed) {
   using T = Computing<S>;
   const Shape shape = call.shape;
   const int64_t k = shape.k;
@@ -169,7 +183,6 @@ Selected tournament_of(const Tensor& scores, const std::optional<Tensor>& mask, 
   const Slots<T> out{data<T>(score), data<int64_t>(leader), data<bool>(filled)};
   const Offsets at(scores, call.batch);
   const std::optional<Offsets> mask_at = mask ? std::optional<Offsets>(Offsets(*mask, call.batch)) : std::nullopt;
-  const Boost<T> boost(kind, alpha, c, unit);
   std::vector<Outcome<T>> outcomes(call.rows);
   rows_of(call.rows, shape.n, [&](int64_t begin, int64_t end, const auto& team) {
     Workspace<T> work(shape);
@@ -213,11 +226,14 @@ Selected tournament_of(const Tensor& scores, const std::optional<Tensor>& mask, 
   return {member, weight, score, leader, filled, ledger};
 }
 
-Selected tournament(Tensor scores, std::optional<Tensor> mask, int64_t k, int64_t parts, int64_t kind, int64_t alpha,
-                    double c, double unit, bool by_position, bool save, bool fixed) {
+Selected tournament(Tensor scores, std::optional<Tensor> mask, std::optional<Tensor> sharpness, int64_t k,
+                    int64_t parts, int64_t kind, int64_t alpha, double c, double unit, bool by_position, bool save,
+                    bool fixed) {
   const Call call(scores, k, parts);
   return by_dtype(scores, "scores", [&](auto s) {
-    return tournament_of<decltype(s)>(scores, mask, call, kind, alpha, c, unit, by_position, save, fixed);
+    using S = decltype(s);
+    return tournament_of<S>(scores, mask, call, boost_of<Computing<S>>(sharpness, kind, alpha, c, unit), by_position,
+                            save, fixed);
   });
 }
 
@@ -248,8 +264,8 @@ Tensor tournament_backward_of(const std::optional<Tensor>& d_weight, const std::
 }
 
 Tensor tournament_backward(std::optional<Tensor> d_weight, std::optional<Tensor> d_score, Tensor scores,
-                           std::optional<Tensor> mask, Tensor member, Tensor ledger, int64_t k, int64_t kind,
-                           int64_t alpha, double c, double unit) {
+                           std::optional<Tensor> mask, std::optional<Tensor> sharpness, Tensor member, Tensor ledger,
+                           int64_t k, int64_t kind, int64_t alpha, double c, double unit) {
   const Call call(scores, k);
   if (d_weight) d_weight = dense(*d_weight);
   if (d_score) d_score = dense(*d_score);
@@ -257,7 +273,7 @@ Tensor tournament_backward(std::optional<Tensor> d_weight, std::optional<Tensor>
   return by_dtype(scores, "scores", [&](auto s) {
     using S = decltype(s);
     return tournament_backward_of<S>(d_weight, d_score, scores, mask, member, ledger, call,
-                                     Boost<Computing<S>>(kind, alpha, c, unit));
+                                     boost_of<Computing<S>>(sharpness, kind, alpha, c, unit));
   });
 }
 
@@ -513,12 +529,12 @@ Tensor match(Tensor grad, Tensor values, Tensor member, bool wide) {
 
 STABLE_TORCH_LIBRARY(knockout, m) {
   m.def(
-      "tournament(Tensor scores, Tensor? mask, SymInt k, int parts, int kind, int alpha, float c, float unit, "
-      "bool by_position, bool save, bool fixed)"
+      "tournament(Tensor scores, Tensor? mask, Tensor? sharpness, SymInt k, int parts, int kind, int alpha, float c, "
+      "float unit, bool by_position, bool save, bool fixed)"
       " -> (Tensor member, Tensor weight, Tensor score, Tensor leader, Tensor filled, Tensor ledger)");
   m.def(
-      "tournament_backward(Tensor? d_weight, Tensor? d_score, Tensor scores, Tensor? mask, Tensor member, Tensor "
-      "ledger, SymInt k, int kind, int alpha, float c, float unit) -> Tensor");
+      "tournament_backward(Tensor? d_weight, Tensor? d_score, Tensor scores, Tensor? mask, Tensor? sharpness, "
+      "Tensor member, Tensor ledger, SymInt k, int kind, int alpha, float c, float unit) -> Tensor");
   m.def("blend(Tensor values, Tensor weight, Tensor member, bool hard) -> Tensor");
   m.def("spread(Tensor grad, Tensor weight, Tensor member, SymInt[] shape) -> Tensor");
   m.def("match(Tensor grad, Tensor values, Tensor member, bool wide) -> Tensor");
