@@ -62,22 +62,29 @@ def check_scores(scores: Tensor, k: float, mask: Tensor | None) -> Quota:
     n = scores.shape[-1]
     if mask is not None:
         _check_mask(mask, scores)
-    if isinstance(k, bool) or not isinstance(k, int):
-        k = _number(k)
+    k = check_k(k)
     if isinstance(k, float):
-        if not 0 < k < 1:
-            raise ValueError(f"{K_MUST_BE}; got {k!r}")
         if n == 0:
             raise ValueError(f"scores must have candidates, to select a share of them; got shape {tuple(scores.shape)}")
         return Quota.of_share(k, n)
-    if k < 1:
-        raise ValueError(f"k must be at least 1; got {k}")
     if k > n:
         raise ValueError(
             f"k must be at most n, the number of candidates; "
             f"got k = {k} with scores of shape {tuple(scores.shape)}, n = {n}"
         )
     return Quota(k)
+
+
+def check_k(k: int | float) -> int | float:
+    """An int of 1 or more, or a float between 0 and 1. Returns it as an int or a float."""
+    if isinstance(k, bool) or not isinstance(k, int):
+        k = _number(k)
+    if isinstance(k, float):
+        if not 0 < k < 1:
+            raise ValueError(f"{K_MUST_BE}; got {k!r}")
+    elif k < 1:
+        raise ValueError(f"k must be at least 1; got {k}")
+    return k
 
 
 def check_values(values: Tensor, batch: Sequence[int], n: int, device: torch.device) -> None:
@@ -127,6 +134,36 @@ def check_sharpness(c: float | Tensor, name: str) -> None:
     return None
 
 
+def check_whole(value: int, name: str, least: int = 1) -> int:
+    """An int, not below the least. Returns it."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} must be an int; got {value!r} of type {_kind(value)}")
+    if value < least:
+        raise ValueError(f"{name} must be at least {least}; got {value}")
+    return value
+
+
+def check_tokens(x: Tensor, mask: Tensor | None, positions: Tensor | None, dim: int, keep: int = 0) -> None:
+    """Tokens (..., n, dim) with n above keep, mask (..., n) bool or None, positions (..., n) or None."""
+    _check_floating(x, "x")
+    if x.dim() < 2 or x.shape[-1] != dim:
+        raise ValueError(f"x must have shape (..., n, {dim}), a token of dimension {dim} each; got {tuple(x.shape)}")
+    if x.shape[-2] <= keep:
+        raise ValueError(f"x must have more than {keep} tokens; got shape {tuple(x.shape)}")
+    if mask is not None:
+        _check_mask(mask, x[..., 0], "x")
+    if positions is not None:
+        if not isinstance(positions, Tensor) or positions.dtype == torch.bool or positions.is_complex():
+            came = f"dtype {positions.dtype}" if isinstance(positions, Tensor) else f"type {_kind(positions)}"
+            raise TypeError(f"positions must be a tensor of numbers, where each token stands; got {came}")
+        if positions.dim() == 0 or positions.shape[-1] != x.shape[-2]:
+            raise ValueError(
+                f"positions must have shape (..., n) with n = {x.shape[-2]}, as x; got shape {tuple(positions.shape)}"
+            )
+        check_device(positions, "positions", x.device, "x")
+        check_broadcast(positions.shape[:-1], "positions", x.shape[:-2], "x")
+
+
 def _number(k: object) -> int | float:
     if isinstance(k, Real) and not isinstance(k, Integral):
         return float(k)
@@ -138,16 +175,16 @@ def _number(k: object) -> int | float:
         raise TypeError(f"{K_MUST_BE}; got {k!r} of type {_kind(k)}") from None
 
 
-def _check_mask(mask: Tensor, scores: Tensor) -> None:
+def _check_mask(mask: Tensor, scores: Tensor, whose: str = "scores") -> None:
     if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
         came = f"dtype {mask.dtype}" if isinstance(mask, Tensor) else f"type {_kind(mask)}"
         raise TypeError(f"mask must be a bool tensor, True for the candidates that take part; got {came}")
     if mask.dim() == 0 or mask.shape[-1] != scores.shape[-1]:
         raise ValueError(
-            f"mask must have shape (..., n) with n = {scores.shape[-1]}, as scores; got shape {tuple(mask.shape)}"
+            f"mask must have shape (..., n) with n = {scores.shape[-1]}, as {whose}; got shape {tuple(mask.shape)}"
         )
-    check_device(mask, "mask", scores.device)
-    check_broadcast(mask.shape[:-1], "mask", scores.shape[:-1])
+    check_device(mask, "mask", scores.device, whose)
+    check_broadcast(mask.shape[:-1], "mask", scores.shape[:-1], whose)
 
 
 def _check_floating(tensor: Tensor, name: str) -> None:
@@ -162,11 +199,11 @@ def _check_floating(tensor: Tensor, name: str) -> None:
         raise TypeError(f"{name} must be a dense tensor; got layout {tensor.layout}. Pass {name}.to_dense()")
 
 
-def check_device(tensor: Tensor, name: str, device: torch.device) -> None:
-    """On the device of the scores."""
+def check_device(tensor: Tensor, name: str, device: torch.device, whose: str = "scores") -> None:
+    """On the device of another argument."""
     if tensor.device != device:
         raise ValueError(
-            f"{name} must be on the device of scores, {device}; got {tensor.device}. Pass {name}.to({str(device)!r})"
+            f"{name} must be on the device of {whose}, {device}; got {tensor.device}. Pass {name}.to({str(device)!r})"
         )
 
 

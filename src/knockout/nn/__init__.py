@@ -1,0 +1,20 @@
+"""Layers that choose: the operator as a module, token pooling, pyramids, and schedules that sharpen them."""
+
+from knockout.nn.pool import Pooled, TokenPool
+from knockout.nn.pyramid import Pyramid, PyramidEncoder
+from knockout.nn.schedule import Constant, Cosine, Linear, Schedule, Sharpen
+from knockout.nn.topk import TopK, evaluate_hard
+
+__all__ = [
+    "Constant",
+    "Cosine",
+    "Linear",
+    "Pooled",
+    "Pyramid",
+    "PyramidEncoder",
+    "Schedule",
+    "Sharpen",
+    "TokenPool",
+    "TopK",
+    "evaluate_hard",
+]

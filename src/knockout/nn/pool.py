@@ -1,0 +1,170 @@
+"""Token pooling: a scorer says which tokens matter, the operator passes on the best."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from knockout.boost import Boost
+from knockout.checks import check_tokens, check_whole, computing_dtype, full_precision
+from knockout.functional import Order
+from knockout.nn.topk import TopK
+from knockout.selection import Selection
+
+
+class Pooled(NamedTuple):
+    """What a ``TokenPool`` passes on: k tokens, in the order of their leaders."""
+
+    x: Tensor  # (..., k, dim); 0 in an empty slot
+    mask: Tensor  # (..., k) bool: False for a slot that stayed empty
+    positions: Tensor  # (..., k) the weighted mean position of each slot's tokens, differentiable; 0 in an empty slot
+    leaders: Tensor  # (..., k) int64: which token leads each slot; -1 in an empty slot
+    scores: Tensor  # (..., k) blended scores, differentiable; 0 for tokens that are always kept
+    selection: Selection  # the plan, over the tokens that had to compete; for its weights, its perplexity, ...
+
+
+class TokenPool(nn.Module):
+    """Pass on the k tokens of a sequence that matter most: a scorer, and the operator.
+
+    >>> import torch, knockout
+    >>> pool = knockout.nn.TokenPool(64, k=32)
+    >>> x, mask = torch.randn(2, 128, 64), torch.ones(2, 128, dtype=torch.bool)
+    >>> mask[1, 20:] = False  # the second sequence has 20 tokens only
+    >>> pooled = pool(x, mask)
+    >>> pooled.x.shape, pooled.mask.sum(dim=-1)
+    (torch.Size([2, 32, 64]), tensor([32, 20]))
+    >>> pool
+    TokenPool(
+      64, k=32
+      (scorer): Scorer(64)
+      (topk): TopK(k=32, boost=Relative(c=4.0, unit=1.0, alpha=1.5), order='position')
+    )
+
+    The hard twin is ``x.gather(1, torch.topk(scorer(x), k).indices)``, whose scorer learns nothing.
+
+    What a sequence gives does not depend on its padding, whatever that holds. A sequence of k tokens or fewer passes
+    unchanged.
+
+    Args:
+        dim: of the tokens.
+        k: the most tokens to pass on, those always kept included. Or else
+        ratio: a fraction of the tokens of each sequence, rounded up; kept tokens come on top.
+        scorer: a module that takes x (..., n, dim) to scores (..., n) or (..., n, 1); by default a linear one that
+            starts from zero, where it learns fastest: nothing is decided yet, so everything can be learned from.
+        boost: how decisively the better of a pair wins. To start soft and end sharp: ``knockout.nn.Sharpen``.
+        order: of the slots: "position", that of the sequence, or "score".
+        keep: so many tokens at the front are always kept and pass untouched: a class token.
+        hard: straight-through in training: hard choices forward, soft gradients backward.
+        hard_eval: whether to choose hard in evaluation mode; None: as in training.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        k: int | None = None,
+        ratio: float | None = None,
+        scorer: nn.Module | None = None,
+        boost: float | Boost = 4.0,
+        order: Order = "position",
+        keep: int = 0,
+        hard: bool = False,
+        hard_eval: bool | None = None,
+    ) -> None:
+        super().__init__()
+        self.dim = check_whole(dim, "dim")
+        self.keep = check_whole(keep, "keep", least=0)
+        if (k is None) == (ratio is None):
+            raise ValueError(
+                f"pass either k, the most tokens to pass on, or ratio, a fraction of them; got {k=}, {ratio=}"
+            )
+        if k is not None:
+            count: int | float = check_whole(k, "k") - self.keep
+            if count < 1:
+                raise ValueError(f"k must be above keep, the tokens that pass anyway; got {k=}, {keep=}")
+        else:
+            assert ratio is not None
+            if not (isinstance(ratio, float) and 0 < ratio < 1):
+                raise ValueError(f"ratio must be a float between 0 and 1; got {ratio!r}")
+            count = ratio
+        self.scorer = Scorer(self.dim) if scorer is None else scorer
+        self.topk = TopK(count, boost, order, hard, hard_eval)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None, positions: Tensor | None = None) -> Pooled:
+        """Tokens (..., n, dim), mask (..., n) bool, True for real tokens, positions (..., n) -> ``Pooled``.
+
+        Positions say where each token stands; by default 0, 1, ..., n - 1. Those of a pooled sequence go into the next
+        pool.
+        """
+        check_tokens(x, mask, positions, self.dim, self.keep)
+        if positions is None:
+            positions = torch.arange(x.shape[-2], device=x.device)
+        # In full precision: past 256, half types cannot tell neighbours apart.
+        positions = positions.to(computing_dtype(positions.dtype) if positions.is_floating_point() else torch.float32)
+        rest = self._compete(
+            x[..., self.keep :, :], None if mask is None else mask[..., self.keep :], positions[..., self.keep :]
+        )
+        return self._with_kept(rest, x, mask, positions) if self.keep else rest
+
+    def select(self, scores: Tensor, mask: Tensor | None) -> Selection:
+        """The plan for scores (..., n). For another way to choose, override this."""
+        return self.topk.select(scores, mask)
+
+    def _compete(self, x: Tensor, mask: Tensor | None, positions: Tensor) -> Pooled:
+        if mask is not None:
+            # Padding may hold anything; but a NaN would reach the gradient of the scorer, as 0 * NaN.
+            x = x.masked_fill(~mask.unsqueeze(-1), 0.0)
+        scores = self.scorer(x)
+        if scores.shape == (*x.shape[:-1], 1):
+            scores = scores.squeeze(-1)
+        if scores.shape != x.shape[:-1]:
+            raise ValueError(
+                f"scorer must take x of shape {tuple(x.shape)} to scores of shape {tuple(x.shape[:-1])}, a score per "
+                f"token; got shape {tuple(scores.shape)}"
+            )
+        selection = self.select(scores, mask)
+        where = selection.apply(positions.unsqueeze(-1)).squeeze(-1)
+        return Pooled(selection.apply(x), selection.mask, where, selection.indices, selection.scores, selection)
+
+    def _with_kept(self, rest: Pooled, x: Tensor, mask: Tensor | None, positions: Tensor) -> Pooled:
+        """The tokens at the front, untouched, before the pooled ones."""
+        shape = (*rest.mask.shape[:-1], self.keep)
+        real = x.new_ones(shape, dtype=torch.bool) if mask is None else mask[..., : self.keep].expand(shape)
+        first = torch.arange(self.keep, device=x.device)
+        return Pooled(
+            torch.cat([torch.where(real.unsqueeze(-1), x[..., : self.keep, :], 0.0), rest.x], dim=-2),
+            torch.cat([real, rest.mask], dim=-1),
+            torch.cat([torch.where(real, positions[..., : self.keep], 0.0), rest.positions], dim=-1),
+            torch.cat([torch.where(real, first, -1), torch.where(rest.mask, rest.leaders + self.keep, -1)], dim=-1),
+            torch.cat([rest.scores.new_zeros(shape), rest.scores], dim=-1),
+            rest.selection,
+        )
+
+    def extra_repr(self) -> str:
+        size = f"k={self.topk.k + self.keep}" if isinstance(self.topk.k, int) else f"ratio={self.topk.k}"
+        return f"{self.dim}, {size}" + (f", keep={self.keep}" if self.keep else "")
+
+
+class Scorer(nn.Linear):
+    """The built-in scorer: x (..., dim) -> (...), linear, from zero; in full precision under autocast.
+
+    From zero nothing is decided yet, so that everything can be learned from. The gain makes scores differ by a unit or
+    more, so that choices become sharp, within some hundred steps of Adam at the small learning rates of transformers.
+    No bias: a selection depends on differences alone. In half precision, scores that should differ would tie.
+    """
+
+    GAIN = 10.0
+
+    def __init__(self, dim: int) -> None:
+        super().__init__(dim, 1, bias=False)
+
+    def reset_parameters(self) -> None:
+        nn.init.zeros_(self.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        with full_precision(x.device):
+            return self.GAIN * super().forward(x.to(self.weight.dtype)).squeeze(-1)
+
+    def extra_repr(self) -> str:
+        return f"{self.in_features}"

@@ -1,0 +1,185 @@
+"""Encoders that narrow: any encoder layers, with token pooling in between."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from knockout.checks import check_tokens, check_whole
+from knockout.nn.blocks import cut, joined
+from knockout.nn.pool import Pooled, TokenPool
+
+After = Mapping[int, Any] | Sequence[Any]  # what happens after which layer
+
+
+class Pyramid(NamedTuple):
+    """What a ``PyramidEncoder`` returns: the tokens that are left, and where they come from."""
+
+    x: Tensor  # (batch, length, dim)
+    mask: Tensor | None  # (batch, length) bool, False for empty slots; None if there was no mask and no pooling
+    positions: Tensor  # (batch, length) the weighted mean position of each token in the input
+    leaders: Tensor  # (batch, length) int64: which token of the input leads; -1 in an empty slot
+    levels: tuple[Pooled, ...]  # what each pool passed on
+
+
+class PyramidEncoder(nn.Module):
+    """Encoder layers with token pooling in between: most layers see a few tokens only.
+
+    >>> import torch, knockout
+    >>> layers = [torch.nn.TransformerEncoderLayer(64, 4, 128, batch_first=True) for _ in range(4)]
+    >>> encoder = knockout.nn.PyramidEncoder(layers, lengths={0: 128, 1: 32}, block=64)
+    >>> out = encoder(torch.randn(2, 1000, 64))
+    >>> out.x.shape, out.leaders.shape
+    (torch.Size([2, 32, 64]), torch.Size([2, 32]))
+    >>> [level.x.shape[1] for level in out.levels]
+    [128, 32]
+
+    What a sequence gives does not depend on the padding behind it, in training without dropout and in evaluation; a
+    sequence that is short already passes the pools unchanged.
+
+    Args:
+        layers: any encoder layers that keep the shape (batch, n, dim): ``nn.TransformerEncoderLayer`` with
+            ``batch_first=True``, or modules that are called as ``layer(x, mask)`` with a bool mask (batch, n), True for
+            real tokens, or None. One whose ``forward`` has a parameter ``positions`` is given those, (batch, n) float,
+            for rotary or other position embeddings.
+        lengths: how many tokens are left after which layer: ``{0: 512, 2: 64}``, or one entry a layer, None for no
+            pooling, as in ``[512, None, 64, None]``. Longer than the input: nothing is pooled there. Or else
+        ratios: likewise, as fractions of the tokens of each sequence, rounded up.
+        block: attention only within blocks of so many tokens, cut from the front, as long as the sequence is longer:
+            time and memory then grow with n, not with its square. For one block size a layer: a mapping or sequence.
+        dim: of the tokens; by default that of the first ``nn.TransformerEncoderLayer``.
+        pool: what makes the pools, called as ``pool(dim, k=length, **options)`` or ``pool(dim, ratio=ratio, ...)``.
+        options: for the pools: ``boost``, ``scorer``, ``keep``, ``hard_eval``, ...; see ``TokenPool``. A scorer is not
+            shared: pass a function to ``pool`` to make one for each.
+    """
+
+    def __init__(
+        self,
+        layers: Iterable[nn.Module],
+        lengths: After | None = None,
+        ratios: After | None = None,
+        block: int | After | None = None,
+        dim: int | None = None,
+        pool: Callable[..., nn.Module] = TokenPool,
+        **options: Any,
+    ) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(layers)
+        if (lengths is None) == (ratios is None):
+            raise ValueError(
+                f"pass either lengths, such as {{0: 512}}, or ratios, such as {{0: 0.25}}; got {lengths=}, {ratios=}"
+            )
+        name, given = ("lengths", lengths) if lengths is not None else ("ratios", ratios)
+        assert given is not None
+        after = _by_layer(given, name, len(self.layers))
+        self.dim = _dim(self.layers) if dim is None else check_whole(dim, "dim")
+        keyword = "k" if lengths is not None else "ratio"
+        # By the name of the layer before, as a ModuleDict has to have it.
+        self.pools = nn.ModuleDict({str(i): pool(self.dim, **{keyword: size}, **options) for i, size in after.items()})
+        every = dict.fromkeys(range(len(self.layers)), block) if isinstance(block, int) else block
+        blocks = {} if every is None else _by_layer(every, "block", len(self.layers))
+        self.blocks = {i: check_whole(size, "block") for i, size in blocks.items()}
+        self._calls = [_call_of(layer) for layer in self.layers]
+
+    def forward(self, x: Tensor, mask: Tensor | None = None, positions: Tensor | None = None) -> Pyramid:
+        """Tokens (batch, n, dim), mask (batch, n) bool, True for real tokens, positions (batch, n) -> ``Pyramid``."""
+        check_tokens(x, mask, positions, self.dim)
+        if x.dim() != 3:
+            raise ValueError(f"x must have shape (batch, n, {self.dim}); got shape {tuple(x.shape)}")
+        batch, n, _ = x.shape
+        leaders = torch.arange(n, device=x.device).expand(batch, n)
+        if mask is not None:
+            mask = mask.expand(batch, n)
+            leaders = torch.where(mask, leaders, -1)
+        if positions is None:
+            positions = torch.arange(n, device=x.device, dtype=torch.float32)
+        positions = positions.expand(batch, n)
+        levels = []
+        for i, layer in enumerate(self.layers):
+            x = self._attend(i, layer, x, mask, positions)
+            if str(i) in self.pools:
+                pooled = self.pools[str(i)](x, mask, positions)
+                levels.append(pooled)
+                origin = leaders.gather(-1, pooled.leaders.clamp(min=0))
+                x, mask, positions = pooled.x, pooled.mask, pooled.positions
+                leaders = torch.where(pooled.mask, origin, -1)
+        return Pyramid(x, mask, positions, leaders, tuple(levels))
+
+    def _attend(self, i: int, layer: nn.Module, x: Tensor, mask: Tensor | None, positions: Tensor) -> Tensor:
+        """A layer, on the whole sequence or block by block."""
+        batch, n, _ = x.shape
+        block = self.blocks.get(i, n)
+        if n <= block:
+            return self._calls[i](layer, x, _attendable(mask), positions)
+        where, _ = cut(positions.unsqueeze(-1), None, block)
+        blocks, block_mask = cut(x, mask, block)
+        return joined(self._calls[i](layer, blocks, _attendable(block_mask), where.squeeze(-1)), batch, n)
+
+    def extra_repr(self) -> str:
+        return f"block={self.blocks}" if self.blocks else ""
+
+
+def _attendable(mask: Tensor | None) -> Tensor | None:
+    """A row without a real token attends to all of itself: to nothing would give NaN. Nobody looks at what it gives."""
+    return None if mask is None else mask | ~mask.any(dim=-1, keepdim=True)
+
+
+Call = Callable[[nn.Module, Tensor, Tensor | None, Tensor], Tensor]
+
+
+def _call_of(layer: nn.Module) -> Call:
+    """How to call a layer."""
+    if isinstance(layer, nn.TransformerEncoderLayer):
+        if not layer.self_attn.batch_first:
+            raise ValueError("layers: an nn.TransformerEncoderLayer must be made with batch_first=True")
+        return _call_torch
+    parameters = inspect.signature(layer.forward).parameters
+    return _call_with_positions if "positions" in parameters else _call_with_mask
+
+
+def _call_torch(layer: nn.Module, x: Tensor, mask: Tensor | None, positions: Tensor) -> Tensor:  # noqa: ARG001
+    # torch says True where there is padding.
+    out: Tensor = layer(x, src_key_padding_mask=None if mask is None else ~mask)
+    return out
+
+
+def _call_with_mask(layer: nn.Module, x: Tensor, mask: Tensor | None, positions: Tensor) -> Tensor:  # noqa: ARG001
+    out: Tensor = layer(x, mask)
+    return out
+
+
+def _call_with_positions(layer: nn.Module, x: Tensor, mask: Tensor | None, positions: Tensor) -> Tensor:
+    out: Tensor = layer(x, mask, positions=positions)
+    return out
+
+
+def _dim(layers: nn.ModuleList) -> int:
+    for layer in layers:
+        if isinstance(layer, nn.TransformerEncoderLayer):
+            return int(layer.self_attn.embed_dim)
+    raise ValueError(
+        "dim must be passed unless the layers are nn.TransformerEncoderLayers: the dimension of the tokens"
+    )
+
+
+def _by_layer(given: After, name: str, layers: int) -> dict[int, Any]:
+    """What is given for some layers, by their number, in their order."""
+    if isinstance(given, Mapping):
+        entries = dict(given)
+    elif isinstance(given, Sequence) and not isinstance(given, str):
+        if len(given) != layers:
+            raise ValueError(
+                f"{name} as a sequence must have an entry for each of the {layers} layers, None for nothing; "
+                f"got {len(given)}"
+            )
+        entries = dict(enumerate(given))
+    else:
+        raise TypeError(f"{name} must be a mapping from layers, such as {{0: 512}}, or a sequence; got {given!r}")
+    for layer in entries:
+        if isinstance(layer, bool) or not isinstance(layer, int) or not 0 <= layer < layers:
+            raise ValueError(f"{name} must name layers from 0 to {layers - 1}; got {layer!r}")
+    return {layer: entries[layer] for layer in sorted(entries) if entries[layer] is not None}
