@@ -1,0 +1,247 @@
+"""Needles in long sequences: which few of up to 8192 tokens decide, learned by a pyramid encoder.
+
+A token is one of 64 kinds and of 8 classes. Kind 0 is rare: 16 needles, of whose classes one occurs 6 times, and none
+of the others more than twice. That one is to be told. All other tokens are of other kinds and of any class: a mean over
+the sequence knows next to nothing, and whoever takes every so-many-th token misses nearly all needles.
+
+The first layer attends within blocks and sees all tokens; 256 go on to the second layer, 64 to the others.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import resource
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from benchmarks.timing import medians
+from examples import rivals
+from examples.laboratory import carry_out, console, guarded, optimizer_for, parser, show, spread
+from knockout.eval.journal import Rows
+from knockout.nn import PyramidEncoder, Sharpen, TokenPool, evaluate_hard
+
+KINDS, CLASSES, NEEDLES, MOST = 64, 8, 16, 6
+DIM, HEADS, LAYERS = 32, 2, 4
+LENGTHS = {0: 256, 1: 64}
+BLOCK = 64
+BATCH = 16
+RATE = 3e-3
+NO_POOLING = "no pooling"
+POOLS = rivals.pools()
+
+
+def draw(count: int, n: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """So many sequences: tokens (count, n), each kind * CLASSES + class, and the class to be told (count,)."""
+    kind = torch.randint(1, KINDS, (count, n), generator=generator)
+    of = torch.randint(CLASSES, (count, n), generator=generator)
+    label = torch.randint(CLASSES, (count,), generator=generator)
+    # Twice each of the others, in any order: of these, as many as there are needles left.
+    others = (label[:, None] + 1 + torch.arange(CLASSES - 1)).repeat(1, 2) % CLASSES
+    chosen = torch.rand(others.shape, generator=generator).argsort(dim=1)[:, : NEEDLES - MOST]
+    classes = torch.cat([label[:, None].expand(-1, MOST), others.gather(1, chosen)], dim=1)
+    place = torch.rand(count, n, generator=generator).topk(NEEDLES, dim=1).indices
+    return kind.scatter(1, place, 0) * CLASSES + of.scatter(1, place, classes), label
+
+
+class NeedleNet(nn.Module):
+    """Tokens (batch, n) to logits (batch, CLASSES)."""
+
+    def __init__(self, pool: Callable[..., TokenPool] | None) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(KINDS * CLASSES, DIM)
+        layers = [
+            nn.TransformerEncoderLayer(DIM, HEADS, 2 * DIM, 0.0, "gelu", batch_first=True, norm_first=True)
+            for _ in range(LAYERS)
+        ]
+        lengths = {} if pool is None else LENGTHS
+        self.encoder = PyramidEncoder(layers, lengths, block={0: BLOCK}, pool=pool or TokenPool)
+        self.norm = nn.LayerNorm(DIM)
+        self.head = nn.Linear(DIM, CLASSES)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        logits: Tensor = self.head(self.norm(self.encoder(self.embedding(tokens)).x).mean(dim=1))
+        return logits
+
+
+def make(kind: str, seed: int) -> NeedleNet:
+    """The same start for every kind of pooling."""
+    torch.manual_seed(seed)
+    return NeedleNet(POOLS.get(kind))
+
+
+def train(kind: str, lengths: Sequence[int], seed: int, steps: int, count: int) -> Rows:
+    """Train one network on sequences of the first length, then on longer and longer ones; test it on ``count`` of each.
+
+    Where to look is learned on short sequences, in most of the steps; an eighth as many go into each further length.
+    """
+    model = make(kind, seed)
+    stages = [(n, steps if i == 0 else max(1, steps // 8)) for i, n in enumerate(lengths)]
+    optimizer, rate = optimizer_for(model, RATE, sum(length for _, length in stages))
+    boost = Sharpen(model, steps) if kind == "knockout" else None
+    generator = torch.Generator().manual_seed(1000 + seed)
+    rows: Rows = []
+    for n, length in stages:
+        model.train()
+        for _ in range(length):
+            tokens, label = draw(BATCH, n, generator)
+            loss = cross_entropy(model(tokens), label)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            rate.step()
+            if boost is not None:
+                boost.step()
+        row: dict[str, Any] = {"kind": kind, "n": n, "seed": seed, **judged(model, n, count)}
+        if kind == "knockout":
+            with evaluate_hard(model):
+                row["hard"] = judged(model, n, count)["accuracy"]
+        rows.append(row)
+    return rows
+
+
+@torch.no_grad()
+def judged(model: NeedleNet, n: int, count: int) -> dict[str, float]:
+    """How often the class is told rightly, and how many of the needles are left after each pool."""
+    model.eval()
+    generator = torch.Generator().manual_seed(0)
+    right, found, left = 0, 0, 0
+    for _ in range(count // BATCH):
+        tokens, label = draw(BATCH, n, generator)
+        right += int((model(tokens).argmax(dim=-1) == label).sum())
+        out = model.encoder(model.embedding(tokens))
+        leader = torch.where(out.leaders >= 0, tokens.gather(1, out.leaders.clamp(min=0)), -1)
+        found += int((leader // CLASSES == 0).sum())
+        left += BATCH * NEEDLES
+    return {"accuracy": right / count, "needles": found / left}
+
+
+def cost(kinds: Sequence[str], n: int, seconds: float) -> Rows:
+    """Milliseconds a sequence, in training and in inference; all kinds take turns."""
+    tokens, label = draw(4, n, torch.Generator().manual_seed(0))
+    models = {kind: make(kind, 0) for kind in kinds}
+
+    def learning(model: NeedleNet) -> None:
+        model.zero_grad()
+        cross_entropy(model.train()(tokens), label).backward()
+
+    @torch.inference_mode()
+    def inference(model: NeedleNet) -> None:
+        model.eval()(tokens)
+
+    taken = [
+        medians({kind: partial(use, model) for kind, model in models.items()}, seconds, least=3)
+        for use in (learning, inference)
+    ]
+    return [
+        {"kind": kind, "n": n, "training": 1e3 * taken[0][kind] / 4, "inference": 1e3 * taken[1][kind] / 4}
+        for kind in kinds
+    ]
+
+
+def memory(kind: str, n: int) -> float:
+    """The most memory, in MiB, that a step of training on one sequence adds; to be asked in a process of its own."""
+    model = make(kind, 0)
+    tokens, label = draw(1, NEEDLES, torch.Generator())
+    cross_entropy(model(tokens), label).backward()  # whatever is set up once
+    before = peak(anew=True)
+    tokens, label = draw(1, n, torch.Generator())
+    cross_entropy(model(tokens), label).backward()
+    return peak() - before
+
+
+def peak(anew: bool = False) -> float:
+    """The most memory in MiB that this process has had; on Linux, since the last time it was asked anew."""
+    status, reset = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+    if not status.exists():
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    if anew:
+        reset.write_text("5")
+    return next(int(line.split()[1]) for line in status.read_text().splitlines() if line.startswith("VmHWM")) / 1024
+
+
+def memories(kinds: Sequence[str], n: int) -> dict[str, float]:
+    """That of each kind, each in a fresh process."""
+    context = multiprocessing.get_context("spawn")
+    found = {}
+    for kind in kinds:
+        with ProcessPoolExecutor(1, context) as process:
+            found[kind] = process.submit(memory, kind, n).result()
+    return found
+
+
+def picture(path: Path, costs: Rows) -> None:
+    """Time and memory over n."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 3), layout="constrained")
+    titles = {"training": "training, ms a sequence", "inference": "inference, ms a sequence", "memory": "memory, MiB"}
+    for axis, (name, title) in zip(figure.subplots(1, 3), titles.items(), strict=True):
+        for kind in dict.fromkeys(row["kind"] for row in costs):
+            rows = [row for row in costs if row["kind"] == kind]
+            axis.plot([row["n"] for row in rows], [row[name] for row in rows], marker=".", label=kind)
+        axis.set(xscale="log", yscale="log", xlabel="n", title=title)
+        axis.set_xscale("log", base=2)
+    axis.legend(fontsize="small")
+    figure.savefig(path, dpi=110)
+
+
+def main() -> None:
+    """Train, time, tell."""
+    options = parser(__doc__ or "", "needles")
+    options.add_argument(
+        "--steps",
+        type=int,
+        default=600,
+        help="of training, on the shortest sequences; an eighth as many on each longer length",
+    )
+    chosen = options.parse_args()
+    steps, seeds, count, seconds, lengths = chosen.steps, chosen.seeds, 512, 10.0, [512, 1024, 2048, 4096, 8192]
+    longest = 2048  # that the encoder without pooling is trained on: beyond, it would take hours
+    if chosen.quick:
+        steps, seeds, count, seconds, lengths = 2, 1, BATCH, 0.1, [300, 512]
+    kinds = [NO_POOLING, *POOLS]
+    works = {
+        f"train {kind} {seed}": {
+            "kind": kind, "seed": seed, "steps": steps, "count": count,
+            "lengths": [n for n in lengths if n <= longest] if kind == NO_POOLING else lengths,
+        }
+        for seed in range(seeds)
+        for kind in kinds
+    }  # fmt: skip
+    journal = carry_out(train, works, chosen.out, {"example": "needles", "steps": steps, "rate": RATE}, chosen.workers)
+    rows = journal.of("train")
+    table = []
+    for n in lengths:
+        for kind in kinds:
+            runs = [row for row in rows if (row["kind"], row["n"]) == (kind, n)]
+            if runs:
+                hard = [row["hard"] for row in runs if "hard" in row]
+                found = [row["needles"] for row in runs] if kind != NO_POOLING else []
+                accuracy = spread([row["accuracy"] for row in runs])
+                table.append([str(n), kind, accuracy, spread(hard) if hard else "", spread(found) if found else ""])
+    columns = ["n", "pooling", "accuracy, %", "chosen hard, %", "needles left, %"]
+    show(f"Needles, {seeds} seeds; chance is 12.5 %", columns, table, chosen.out)
+    compared = [NO_POOLING, "knockout"]
+    costs = []
+    for n in lengths:
+        used = memories(compared, n)
+        costs += [{**row, "memory": used[row["kind"]]} for row in cost(compared, n, seconds)]
+    lines = [
+        [str(row["n"]), row["kind"], *(f"{row[name]:.1f}" for name in ("training", "inference", "memory"))]
+        for row in costs
+    ]
+    columns = ["n", "pooling", "training, ms a sequence", "inference, ms a sequence", "memory of a training step, MiB"]
+    show("Time and memory over n", columns, lines, chosen.out)
+    picture(chosen.out / "needles.png", costs)
+    console.print(f"time and memory over n: {chosen.out / 'needles.png'}")
+
+
+if __name__ == "__main__":
+    guarded(main)

@@ -1,0 +1,216 @@
+"""Which patches of an image to look at: a small vision transformer on Fashion-MNIST that keeps 49 or 12 of 196 tokens.
+
+A token stands for 2 x 2 pixels, and sees one more on each side. After the first of six encoder layers the tokens are
+pooled, in six ways; the other layers see what is left. Everything else is the same.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import adaptive_avg_pool2d, cross_entropy
+
+from benchmarks.timing import medians
+from examples import fashion, rivals
+from examples.laboratory import carry_out, console, guarded, optimizer_for, parser, show, spread
+from knockout.eval.journal import Rows
+from knockout.nn import PyramidEncoder, Sharpen, TokenPool, evaluate_hard
+
+SIDE = 14
+TOKENS = SIDE * SIDE
+DIM, HEADS, LAYERS = 48, 4, 6
+BATCH = 32
+RATE = 1e-3
+NO_POOLING = "no pooling"
+
+
+def cells(k: int) -> Tensor:
+    """The weights (k, 196) of a mean over k cells of the image, as square as can be."""
+    height = max(side for side in range(1, math.isqrt(k) + 1) if k % side == 0)
+    each = torch.eye(TOKENS).view(TOKENS, SIDE, SIDE)
+    return adaptive_avg_pool2d(each, (height, k // height)).flatten(1).T
+
+
+POOLS = rivals.pools(cells)
+
+
+class PatchNet(nn.Module):
+    """Images (batch, 28, 28) to logits (batch, 10), with a pool of some kind that leaves k tokens; k = 196: none."""
+
+    def __init__(self, pool: Callable[..., TokenPool], k: int) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(1, DIM, 4, stride=2, padding=1)
+        self.position = nn.Parameter(0.02 * torch.randn(TOKENS, DIM))
+        layers = [
+            nn.TransformerEncoderLayer(DIM, HEADS, 2 * DIM, 0.0, "gelu", batch_first=True, norm_first=True)
+            for _ in range(LAYERS)
+        ]
+        self.encoder = PyramidEncoder(layers, {0: k} if k < TOKENS else {}, pool=pool)
+        self.norm = nn.LayerNorm(DIM)
+        self.head = nn.Linear(DIM, 10)
+
+    def tokens(self, images: Tensor) -> Tensor:
+        """What the encoder starts from: (batch, 196, DIM)."""
+        made: Tensor = self.stem(images.unsqueeze(1))
+        return made.flatten(2).transpose(1, 2) + self.position
+
+    def forward(self, images: Tensor) -> Tensor:
+        left = self.encoder(self.tokens(images)).x
+        logits: Tensor = self.head(self.norm(left).mean(dim=1))
+        return logits
+
+
+def make(kind: str, k: int, seed: int) -> PatchNet:
+    """The same start for every kind of pooling."""
+    torch.manual_seed(seed)
+    return PatchNet(POOLS.get(kind, TokenPool), k)
+
+
+def train(kind: str, k: int, seed: int, images: int, tested: int, data: Path, keep: Path) -> Rows:
+    """Train one network on so many images, and test it."""
+    training, test = fashion.load(data)
+    test = fashion.Split(test.images[:tested], test.labels[:tested])
+    model = make(kind, k, seed)
+    steps = max(1, images // BATCH)
+    optimizer, rate = optimizer_for(model, RATE, steps)
+    # Sharp at half-time: what is chosen has settled while the learning rate is still high enough to make use of it.
+    boost = Sharpen(model, max(1, steps // 2)) if kind == "knockout" else None
+    generator = torch.Generator().manual_seed(seed)
+    order = torch.cat(
+        [torch.randperm(len(training.images), generator=generator) for _ in range(1 + images // len(training.images))]
+    )
+    for step in range(steps):
+        batch = order[step * BATCH : (step + 1) * BATCH]
+        loss = cross_entropy(model(training.images[batch]), training.labels[batch])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        rate.step()
+        if boost is not None:
+            boost.step()
+    if kind == "knockout":
+        torch.save(model.state_dict(), keep / f"{kind} {k} {seed}.pt")
+    row: dict[str, Any] = {"kind": kind, "k": k, "seed": seed, "accuracy": accuracy(model, test)}
+    if kind == "knockout":
+        with evaluate_hard(model):
+            row["hard"] = accuracy(model, test)
+    return [row]
+
+
+@torch.no_grad()
+def accuracy(model: PatchNet, split: fashion.Split) -> float:
+    """The share of images that are classified rightly."""
+    model.eval()
+    right = 0
+    for images, labels in zip(split.images.split(250), split.labels.split(250), strict=True):
+        right += int((model(images).argmax(dim=-1) == labels).sum())
+    return right / len(split.images)
+
+
+def times(kinds: list[tuple[str, int]], seconds: float) -> dict[tuple[str, int], tuple[float, float]]:
+    """Milliseconds an image, in training and in inference; all kinds take turns."""
+    images, labels = torch.randn(BATCH, 28, 28), torch.randint(10, (BATCH,))
+    models = {kind: make(*kind, seed=0) for kind in kinds}
+
+    def learning(model: PatchNet) -> None:
+        model.zero_grad()
+        cross_entropy(model.train()(images), labels).backward()
+
+    @torch.inference_mode()
+    def inference(model: PatchNet) -> None:
+        model.eval()(images)
+
+    found = []
+    for use in (learning, inference):
+        runs = {str(kind): partial(use, model) for kind, model in models.items()}
+        taken = medians(runs, seconds)
+        found.append({kind: 1e3 * taken[str(kind)] / BATCH for kind in kinds})
+    return {kind: (found[0][kind], found[1][kind]) for kind in kinds}
+
+
+def picture(path: Path, models: dict[int, PatchNet], split: fashion.Split, count: int = 10) -> None:
+    """What was kept of some test images, one of each class: the mass of each patch."""
+    from matplotlib.figure import Figure
+
+    chosen = torch.stack(
+        [(split.labels == label).nonzero()[0, 0] for label in range(10) if (split.labels == label).any()]
+    )[:count]
+    images = split.images[chosen]
+    figure = Figure(figsize=(1.3 * len(chosen), 1.4 * (1 + len(models))), layout="constrained")
+    axes = figure.subplots(1 + len(models), len(chosen), squeeze=False)
+    rows: list[tuple[str, Tensor | None]] = [("image", None)]
+    for k, model in models.items():
+        with torch.no_grad():
+            (level,) = model.eval().encoder(model.tokens(images)).levels
+        rows.append((f"{k} of {TOKENS}", level.selection.mass().view(-1, SIDE, SIDE)))
+    for line, (title, mass) in zip(axes, rows, strict=True):
+        for column, axis in enumerate(line):
+            axis.imshow(images[column], cmap="gray", extent=(0, SIDE, SIDE, 0))
+            if mass is not None:
+                cover = torch.ones(SIDE, SIDE, 4) * torch.tensor([1.0, 0.85, 0.6, 0.0])
+                cover[..., 3] = 0.85 * (1.0 - mass[column].clamp(0.0, 1.0))
+                axis.imshow(cover.numpy(), extent=(0, SIDE, SIDE, 0), interpolation="nearest")
+            axis.set(xticks=[], yticks=[])
+        line[0].set_ylabel(title)
+    figure.savefig(path, dpi=110)
+
+
+def main() -> None:
+    """Train, time, tell."""
+    options = parser(__doc__ or "", "patches")
+    options.add_argument("--data", type=Path, default=fashion.DEBIAN, help="folder with the four idx files")
+    options.add_argument("--images", type=int, default=40000, help="that each network is trained on")
+    chosen = options.parse_args()
+    _, test = fashion.load(chosen.data)  # before anything is begun
+    images, tested, seeds, seconds = chosen.images, len(test.images), chosen.seeds, 20.0
+    lengths = [49, 12]
+    if chosen.quick:
+        images, tested, seeds, seconds, lengths = BATCH, 50, 1, 0.1, [12]
+    kinds = [(NO_POOLING, TOKENS), *((kind, k) for k in lengths for kind in POOLS)]
+    works = {
+        f"train {kind} {k} {seed}": {
+            "kind": kind, "k": k, "seed": seed, "images": images, "tested": tested,
+            "data": chosen.data, "keep": chosen.out,
+        }
+        for seed in range(seeds)
+        for kind, k in kinds
+    }  # fmt: skip
+    settings = {"example": "patches", "images": images, "rate": RATE}
+    journal = carry_out(train, works, chosen.out, settings, chosen.workers)
+    rows = journal.of("train")
+    taken = times(kinds, seconds)
+    table = []
+    for kind, k in kinds:
+        runs = [row for row in rows if (row["kind"], row["k"]) == (kind, k)]
+        hard = [row["hard"] for row in runs if "hard" in row]
+        learning, inference = taken[kind, k]
+        table.append([
+            kind, str(k), spread([row["accuracy"] for row in runs], 2), spread(hard, 2) if hard else "",
+            f"{learning:.2f}", f"{inference:.2f}", f"{taken[kinds[0]][1] / inference:.1f}",
+        ])  # fmt: skip
+    columns = [
+        "pooling",
+        "tokens",
+        "test accuracy, %",
+        "chosen hard, %",
+        "training, ms an image",
+        "inference, ms an image",
+        "faster",
+    ]
+    show(f"Fashion-MNIST, {images} images, {seeds} seeds", columns, table, chosen.out)
+    models = {}
+    for k in lengths:
+        models[k] = make("knockout", k, 0)
+        models[k].load_state_dict(torch.load(chosen.out / f"knockout {k} 0.pt", weights_only=True))
+    picture(chosen.out / "patches.png", models, test)
+    console.print(f"the patches that were kept: {chosen.out / 'patches.png'}")
+
+
+if __name__ == "__main__":
+    guarded(main)

@@ -1,0 +1,119 @@
+"""Other ways to pool tokens, behind the interface of ``knockout.nn.TokenPool``: what the examples compare it with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import knockout
+from knockout import Selection
+from knockout.nn import TokenPool
+from knockout.nn.pool import Scorer
+from knockout.plan import Bracket, Rows
+
+Method = Callable[[Tensor, int, Tensor | None], Selection]  # scores (..., n), k, mask -> plan
+
+
+class MethodPool(TokenPool):
+    """A token pool that chooses by another method."""
+
+    def __init__(self, dim: int, k: int, method: Method, scorer: nn.Module | None = None, **options: Any) -> None:
+        super().__init__(dim, k, scorer=scorer, **options)
+        self.method = method
+
+    def select(self, scores: Tensor, mask: Tensor | None) -> Selection:
+        assert isinstance(self.topk.k, int)
+        return self.method(scores, min(self.topk.k, scores.shape[-1]), mask)
+
+
+class Indifferent(nn.Module):
+    """A scorer for methods that do not look at scores."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.new_zeros(x.shape[:-1])
+
+
+def strided(scores: Tensor, k: int, mask: Tensor | None) -> Selection:
+    """k tokens at equal distances, of those that are real; these come first in each row."""
+    place = torch.arange(scores.shape[-1], device=scores.device)
+    count = torch.full_like(scores[..., :1], scores.shape[-1]) if mask is None else mask.sum(dim=-1, keepdim=True)
+    # Token i is taken if a multiple of count / k lies in (i, i + 1]: all of them where there are k or fewer.
+    share = (k / count.clamp(min=1)).clamp(max=1.0)
+    taken = ((place + 1) * share + 1e-4).floor() > (place * share + 1e-4).floor()
+    return knockout.methods.hard(-place.to(scores.dtype) + 0.0 * scores, k, taken if mask is None else taken & mask)
+
+
+def average(cells: Tensor) -> Method:
+    """Fixed weights (k, n): the mean of each cell."""
+
+    def method(scores: Tensor, k: int, mask: Tensor | None) -> Selection:
+        assert mask is None
+        assert cells.shape == (k, scores.shape[-1])
+        weight = cells.to(scores).expand(*scores.shape[:-1], -1, -1)
+        leader = weight.argmax(dim=-1)
+        return Selection(Cells(scores.shape[-1], k, weight), leader, torch.ones_like(leader) > 0, scores.dtype)
+
+    return method
+
+
+@dataclass(eq=False)
+class Cells(Rows):
+    """A plan whose weights are given."""
+
+    weight: Tensor  # (*batch, k, n)
+
+    def rows(self, start: int, stop: int) -> Tensor:
+        return self.weight[..., start:stop, :]
+
+    def scores(self) -> Tensor:
+        return self.weight.new_zeros(self.weight.shape[:-1])
+
+    def _batch_size(self) -> int:
+        return self.weight[..., 0, 0].numel()
+
+
+def gated(scores: Tensor, k: int, mask: Tensor | None) -> Selection:
+    """Hard top-k whose rows are scaled by a sigmoid of their scores: how a gradient is usually got past torch.topk.
+
+    Twice the sigmoid, so that a scorer that starts from zero passes rows unchanged.
+    """
+    hard = knockout.methods.hard(scores, k, mask)
+    best = scores.gather(-1, hard.indices.clamp(min=0))
+    gate = torch.where(hard.mask, 2.0 * torch.sigmoid(best), 0.0)
+    member = torch.where(hard.mask, hard.indices, scores.shape[-1])
+    plan = Bracket(scores.shape[-1], member.unsqueeze(-1), gate.unsqueeze(-1), torch.where(hard.mask, best, 0.0))
+    return Selection(plan, hard.indices, hard.mask, scores.dtype)
+
+
+def iterative(scores: Tensor, k: int, mask: Tensor | None) -> Selection:
+    """The paper's baseline: k softmaxes over all that are left."""
+    return knockout.methods.iterative(scores, k, peaked=False, mask=mask)
+
+
+def begun(scorer: Scorer) -> Scorer:
+    """A scorer that starts as nn.Linear does, its gain allowed for."""
+    nn.init.normal_(scorer.weight, std=scorer.in_features**-0.5 / scorer.GAIN)
+    return scorer
+
+
+def pools(cells: Callable[[int], Tensor] | None = None) -> dict[str, Callable[..., TokenPool]]:
+    """What makes a pool of each kind, called as ``pool(dim, k=k)``. Cells say for each k what is averaged."""
+    made: dict[str, Callable[..., TokenPool]] = {
+        "strided": partial(_fixed, method=strided),
+        "hard, gated": partial(MethodPool, method=gated),
+        # From zero it could not learn: all slots would be the same mean of everything.
+        "iterative": lambda dim, k, **options: MethodPool(dim, k, iterative, begun(Scorer(dim)), **options),
+        "knockout": TokenPool,
+    }
+    if cells is not None:
+        made = {"mean": lambda dim, k, **options: _fixed(dim, k, average(cells(k)), **options), **made}
+    return made
+
+
+def _fixed(dim: int, k: int, method: Method, **options: Any) -> TokenPool:
+    return MethodPool(dim, k, method, Indifferent(), **options)

@@ -1,0 +1,131 @@
+"""The examples run, on data made up here: quickly, twice, and with bad data they say what to do."""
+
+from __future__ import annotations
+
+import gzip
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import knockout
+from examples import fashion, needles, patches, rivals
+from tests.cases import randn
+
+ROOT = Path(__file__).parent.parent
+
+
+def run(name: str, *options: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", f"examples.{name}", "--quick", *options]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """Fashion-MNIST's four files, with noise for images."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+    generator = torch.Generator().manual_seed(0)
+    for name, count in (("train", 80), ("t10k", 50)):
+        images = torch.randint(256, (count, 28, 28), generator=generator, dtype=torch.uint8)
+        labels = torch.arange(count, dtype=torch.uint8) % 10
+        head = bytes([0, 0, 8, 3, 0, 0, 0, count, 0, 0, 0, 28, 0, 0, 0, 28])
+        (folder / f"{name}-images-idx3-ubyte.gz").write_bytes(gzip.compress(head + images.numpy().tobytes()))
+        (folder / f"{name}-labels-idx1-ubyte").write_bytes(
+            bytes([0, 0, 8, 1, 0, 0, 0, count]) + labels.numpy().tobytes()
+        )
+    return folder
+
+
+def test_patches(data: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    first = run("patches", "--data", str(data), "--out", str(out))
+    assert first.returncode == 0, first.stdout + first.stderr
+    assert (out / "patches.png").stat().st_size > 10_000
+    assert "| knockout | 12 |" in (out / "tables.md").read_text()
+    again = run("patches", "--data", str(data), "--out", str(out))  # nothing is trained twice
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert "train knockout" in first.stdout
+    assert "accuracy 0" not in again.stdout
+
+
+def test_patches_say_how_to_get_the_data(data: Path, tmp_path: Path) -> None:
+    images = data / "train-images-idx3-ubyte.gz"
+    whole = gzip.decompress(images.read_bytes())
+    for damaged in (whole[:-1], bytes([0, 0, 8, 1]) + whole[4:]):
+        images.write_bytes(gzip.compress(damaged))
+        with pytest.raises(ValueError, match=r"train-images-idx3-ubyte\.gz is not an idx file .* apt-get install"):
+            fashion.load(data)
+    images.write_bytes(b"nonsense")
+    with pytest.raises(ValueError, match="is damaged"):
+        fashion.load(data)
+    images.unlink()
+    with pytest.raises(FileNotFoundError, match="has no train-images-idx3-ubyte"):
+        fashion.load(data)
+    failed = run("patches", "--data", str(tmp_path / "nowhere"), "--out", str(tmp_path / "out"))
+    assert failed.returncode == 2
+    assert "apt-get install dataset-fashion-mnist" in failed.stdout.replace("\n", " ")
+    assert "Traceback" not in failed.stdout + failed.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_needles(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    done = run("needles", "--out", str(out))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (out / "needles.png").stat().st_size > 10_000
+    assert "| 512 | knockout |" in (out / "tables.md").read_text()
+
+
+def test_needles_are_as_they_are_said_to_be() -> None:
+    tokens, label = needles.draw(50, 300, torch.Generator().manual_seed(0))
+    for row, which in zip(tokens, label, strict=True):
+        classes = row[row < needles.CLASSES].bincount(minlength=needles.CLASSES)
+        assert classes.sum() == needles.NEEDLES
+        assert classes[which] == needles.MOST
+        assert classes.sort().values[-2] <= 2
+
+
+@pytest.mark.parametrize("kind", [kind for kind in patches.POOLS if kind != "mean"])
+def test_rivals_do_not_see_padding(kind: str) -> None:
+    torch.manual_seed(0)
+    pool = patches.POOLS[kind](8, k=6)
+    with torch.no_grad():
+        for each in pool.scorer.parameters():
+            each.copy_(randn(*each.shape))
+    x = randn(2, 40, 8, dtype=torch.float32)
+    mask = torch.arange(40) < torch.tensor([[40], [23]])
+    out, alone = pool(x, mask), pool(x[1:, :23])
+    torch.testing.assert_close(out.x[1:], alone.x)
+    assert torch.equal(out.leaders[1:], alone.leaders)
+    assert bool(out.mask.all())
+
+
+def test_strided_takes_tokens_at_equal_distances() -> None:
+    taken = rivals.strided(torch.zeros(12), 4, None).indices
+    assert torch.equal(taken, torch.tensor([2, 5, 8, 11]))
+    short = rivals.strided(torch.zeros(12), 4, torch.arange(12) < 3)
+    assert torch.equal(short.indices, torch.tensor([0, 1, 2, -1]))
+
+
+@pytest.mark.parametrize("k", [49, 12])
+def test_the_mean_is_over_cells(k: int) -> None:
+    cells = patches.cells(k)
+    assert cells.shape == (k, patches.TOKENS)
+    torch.testing.assert_close(cells.sum(dim=1), torch.ones(k))
+    x = randn(2, patches.TOKENS, 3, dtype=torch.float32)
+    picked = rivals.average(cells)(torch.zeros(2, patches.TOKENS), k, None)
+    torch.testing.assert_close(picked.apply(x), cells @ x)
+
+
+def test_gates_pass_rows_unchanged_at_zero_and_learn() -> None:
+    scores = torch.zeros(10, requires_grad=True)
+    picked = rivals.gated(scores, 3, None)
+    x = randn(10, 4, dtype=torch.float32)
+    torch.testing.assert_close(picked.apply(x), x[picked.indices])
+    picked.apply(x).sum().backward()
+    assert scores.grad is not None
+    assert int((scores.grad != 0).sum()) == 3
+    assert isinstance(picked, knockout.Selection)

@@ -1,0 +1,71 @@
+"""The layers under DistributedDataParallel: two processes learn what one would."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from knockout.nn import PyramidEncoder, Sharpen
+from tests.cases import randn
+
+DIM, STEPS = 16, 3
+
+
+def model() -> PyramidEncoder:
+    torch.manual_seed(0)
+    layers = [nn.TransformerEncoderLayer(DIM, 2, 32, 0.0, batch_first=True) for _ in range(2)]
+    return PyramidEncoder(layers, ratios={0: 0.5}, block=8, keep=1)
+
+
+def step(made: nn.Module, optimizer: torch.optim.Optimizer, x: Tensor, mask: Tensor) -> None:
+    optimizer.zero_grad()
+    out = made(x, mask)
+    (out.x.sin() * out.mask.unsqueeze(-1)).mean().backward()
+    optimizer.step()
+
+
+def batch(number: int) -> tuple[Tensor, Tensor]:
+    lengths = torch.tensor([20, 20, 7, 1])[:, None]
+    return randn(4, 20, DIM, seed=number, dtype=torch.float32), torch.arange(20) < lengths
+
+
+def process(rank: int, folder: str) -> None:
+    os.environ.update(MASTER_ADDR="127.0.0.1", GLOO_SOCKET_IFNAME="lo")
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", f"file://{folder}/meeting", world_size=2, rank=rank)
+    made = DistributedDataParallel(model())
+    if rank:
+        with torch.no_grad():
+            made.module.pools["0"].topk.sharpness.fill_(99.0)  # the buffers of the first process count
+    optimizer = torch.optim.SGD(made.parameters(), lr=0.5)
+    schedule = Sharpen(made, STEPS, hold=0.0)
+    for number in range(STEPS):
+        x, mask = (each[2 * rank : 2 * rank + 2] for each in batch(number))
+        step(made, optimizer, x, mask)
+        schedule.step()
+    torch.save(made.module.state_dict(), f"{folder}/{rank}.pt")
+    dist.destroy_process_group()
+
+
+def test_two_processes_learn_what_one_would(tmp_path: Path) -> None:
+    mp.spawn(process, (str(tmp_path),), nprocs=2)  # type: ignore[attr-defined]
+    alone = model()
+    optimizer = torch.optim.SGD(alone.parameters(), lr=0.5)
+    schedule = Sharpen(alone, STEPS, hold=0.0)
+    for number in range(STEPS):
+        step(alone, optimizer, *batch(number))
+        schedule.step()
+    start = model().state_dict()
+    for rank in range(2):
+        found = torch.load(tmp_path / f"{rank}.pt", weights_only=True)
+        assert found.keys() == start.keys()
+        for name, each in alone.state_dict().items():
+            torch.testing.assert_close(found[name], each, rtol=1e-4, atol=1e-5)
+    moved = [name for name, each in alone.state_dict().items() if not torch.equal(each, start[name])]
+    assert {"pools.0.scorer.weight", "pools.0.topk.sharpness"} <= set(moved)
