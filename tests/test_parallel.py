@@ -54,7 +54,7 @@ def process(rank: int, folder: str) -> None:
 
 
 def test_two_processes_learn_what_one_would(tmp_path: Path) -> None:
-    mp.spawn(process, (str(tmp_path),), nprocs=2)  # type: ignore[attr-defined]
+    mp.spawn(process, (str(tmp_path),), nprocs=2)  # type: ignore[attr-defined, no-untyped-call]
     alone = model()
     optimizer = torch.optim.SGD(alone.parameters(), lr=0.5)
     schedule = Sharpen(alone, STEPS, hold=0.0)
