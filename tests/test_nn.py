@@ -342,6 +342,26 @@ def test_blocks_are_sequences_of_their_own() -> None:
         torch.testing.assert_close(whole[:, start : start + 8], made.layers[0](x[:, start : start + 8]))
 
 
+@pytest.mark.parametrize("mask", [None, masked(2, 20, [20, 13])])
+def test_attention_is_scaled_dot_product_attention_in_inference_too(mask: Tensor | None) -> None:
+    made = encoder(lengths={0: 4}, block=8).eval()
+    with torch.inference_mode(), torch.profiler.profile() as profile:
+        made(tokens(2, 20), mask)
+    names = [each.key for each in profile.key_averages()]
+    assert "aten::scaled_dot_product_attention" in names
+    assert "aten::_transformer_encoder_layer_fwd" not in names
+    assert torch.backends.mha.get_fastpath_enabled()
+
+
+def test_compile_in_inference() -> None:
+    torch._dynamo.reset()
+    made = encoder(lengths={0: 4}, block=8).eval()
+    x, mask = tokens(2, 20), masked(2, 20, [20, 13])
+    with torch.no_grad():
+        out = torch.compile(made, backend="aot_eager", fullgraph=True)(x, mask)
+        torch.testing.assert_close(out.x, made(x, mask).x)
+
+
 def test_a_row_without_tokens_is_empty() -> None:
     out = encoder(lengths={0: 4}, block=8)(tokens(2, 20), masked(2, 20, [20, 0]))
     assert not out.mask[1].any()

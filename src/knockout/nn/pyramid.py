@@ -142,8 +142,18 @@ def _call_of(layer: nn.Module) -> Call:
 
 
 def _call_torch(layer: nn.Module, x: Tensor, mask: Tensor | None, positions: Tensor) -> Tensor:  # noqa: ARG001
-    # torch says True where there is padding.
-    out: Tensor = layer(x, src_key_padding_mask=None if mask is None else ~mask)
+    padding = None if mask is None else ~mask  # torch says True where there is padding
+    # In inference the layer would leave scaled_dot_product_attention for a fused path of its own, which on the CPU is
+    # two to nine times slower and holds the weights of all pairs of tokens. (A compiled graph cannot be kept from it.)
+    fused = torch.backends.mha.get_fastpath_enabled()
+    if not fused or torch.compiler.is_compiling():
+        out: Tensor = layer(x, src_key_padding_mask=padding)
+        return out
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        out = layer(x, src_key_padding_mask=padding)
+    finally:
+        torch.backends.mha.set_fastpath_enabled(True)
     return out
 
 
