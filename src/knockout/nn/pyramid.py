@@ -75,13 +75,13 @@ class PyramidEncoder(nn.Module):
             )
         name, given = ("lengths", lengths) if lengths is not None else ("ratios", ratios)
         assert given is not None
-        after = _by_layer(given, name, len(self.layers))
+        after = by_layer(given, name, len(self.layers))
         self.dim = _dim(self.layers) if dim is None else check_whole(dim, "dim")
         keyword = "k" if lengths is not None else "ratio"
         # By the name of the layer before, as a ModuleDict has to have it.
         self.pools = nn.ModuleDict({str(i): pool(self.dim, **{keyword: size}, **options) for i, size in after.items()})
         every = dict.fromkeys(range(len(self.layers)), block) if isinstance(block, int) else block
-        blocks = {} if every is None else _by_layer(every, "block", len(self.layers))
+        blocks = {} if every is None else by_layer(every, "block", len(self.layers))
         self.blocks = {i: check_whole(size, "block") for i, size in blocks.items()}
         self._calls = [_call_of(layer) for layer in self.layers]
 
@@ -176,7 +176,7 @@ def _dim(layers: nn.ModuleList) -> int:
     )
 
 
-def _by_layer(given: After, name: str, layers: int) -> dict[int, Any]:
+def by_layer(given: After, name: str, layers: int) -> dict[int, Any]:
     """What is given for some layers, by their number, in their order."""
     if isinstance(given, Mapping):
         entries = dict(given)

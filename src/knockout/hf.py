@@ -1,0 +1,306 @@
+"""Token pooling inside a pretrained Hugging Face encoder: most of its layers see a few tokens only.
+
+>>> import torch, transformers, knockout.hf
+>>> config = transformers.BertConfig(vocab_size=100, hidden_size=32, num_hidden_layers=4, num_attention_heads=2)
+>>> model = transformers.BertModel(config).eval()  # or AutoModel.from_pretrained(...)
+>>> model = knockout.hf.pool(model, lengths={0: 64, 2: 16})  # after layer 0 there are 64 tokens, after layer 2 16
+>>> batch = {"input_ids": torch.randint(100, (2, 128)), "attention_mask": torch.ones(2, 128, dtype=torch.int64)}
+>>> batch["attention_mask"][1, 10:] = 0  # the second sequence has 10 tokens only
+>>> out = model(**batch)
+>>> out.last_hidden_state.shape, out.attention_mask.sum(dim=-1), out.leaders[1, 8:12]
+(torch.Size([2, 16, 32]), tensor([16, 10]), tensor([ 8,  9, -1, -1]))
+>>> knockout.hf.mean(out).shape  # mean pooling, with the mask of the tokens that are left
+torch.Size([2, 32])
+
+``model.save_pretrained(folder)`` saves the pools with the rest, ``knockout.hf.from_pretrained(folder)`` has them again.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import knockout.boost
+from knockout.boost import Boost
+from knockout.nn import TokenPool
+from knockout.nn.pyramid import After, by_layer
+
+try:
+    import transformers
+    from transformers.masking_utils import create_bidirectional_mask
+    from transformers.modeling_outputs import (
+        BaseModelOutputWithPastAndCrossAttentions,
+        BaseModelOutputWithPoolingAndCrossAttentions,
+    )
+except ImportError as error:
+    raise ImportError("knockout.hf needs transformers 5 or later: pip install 'knockout-topk[hf]'") from error
+
+__all__ = ["PooledEncoder", "PooledOutput", "from_pretrained", "mean", "pool"]
+
+# Where each family has its encoder: a list of layers, called one after the other with hidden states and a mask.
+FAMILIES = {
+    **dict.fromkeys(
+        ("bert", "camembert", "data2vec-text", "electra", "ernie", "roberta", "xlm-roberta"),
+        "encoder",
+    ),
+    "distilbert": "transformer",
+}
+# Heads that give an answer for each token: of a token that is gone there is none.
+PER_TOKEN = (
+    "ForCausalLM",
+    "ForMaskedLM",
+    "ForPreTraining",
+    "ForQuestionAnswering",
+    "ForTokenClassification",
+    "LMHeadModel",
+)
+
+
+@dataclass
+class PooledOutput(BaseModelOutputWithPoolingAndCrossAttentions):
+    """What a pooled model returns: the output of the architecture, over the tokens that are left, and which they are.
+
+    ``hidden_states``, if they are asked for, are those that each layer returned, before they were pooled.
+    """
+
+    attention_mask: Tensor | None = None  # (batch, length) int64 as a tokenizer's: 0 for a slot that stayed empty
+    positions: Tensor | None = None  # (batch, length) the weighted mean position of each token in the input
+    leaders: Tensor | None = None  # (batch, length) int64: which token of the input leads; -1 in an empty slot
+
+
+def pool(
+    model: transformers.PreTrainedModel,
+    lengths: After | None = None,
+    ratios: After | None = None,
+    pool: Callable[..., nn.Module] = TokenPool,
+    **options: Any,
+) -> transformers.PreTrainedModel:
+    """Pool tokens after some layers of a model. The model is changed in place, and returned.
+
+    Its weights stay as they are, under their names; the scorers join its parameters. The first token, [CLS], is always
+    kept. A batch that is short already gives what it gave before.
+
+    Args:
+        model: of the BERT family (BERT, RoBERTa, XLM-RoBERTa, CamemBERT, ELECTRA, DistilBERT, ERNIE, Data2Vec), as it
+            is or with a head that answers once a sequence, such as ``BertForSequenceClassification``.
+        lengths: how many tokens are left after which layer: ``{1: 128, 3: 64}``, or one entry a layer, None for no
+            pooling. Or else
+        ratios: likewise, as fractions of the tokens of each sequence.
+        pool: what makes the pools, called as ``pool(dim, k=length, keep=1, **options)`` or with ``ratio=``.
+        options: for the pools: ``boost``, ``hard_eval``, ...; see ``knockout.nn.TokenPool``. For scorers of your own
+            pass ``pool``: ``lambda dim, **options: TokenPool(dim, scorer=..., **options)``.
+    """
+    if not isinstance(model, transformers.PreTrainedModel):
+        raise TypeError(f"model must be a transformers.PreTrainedModel; got {type(model).__name__}")
+    if "scorer" in options:
+        raise ValueError(
+            "scorer cannot be shared between pools, or saved with the settings; "
+            "pass pool=lambda dim, **options: TokenPool(dim, scorer=..., **options)"
+        )
+    if (lengths is None) == (ratios is None):
+        raise ValueError(
+            f"pass either lengths, such as {{1: 128}}, or ratios, such as {{1: 0.25}}; got {lengths=}, {ratios=}"
+        )
+    base, place = _encoder_of(model)
+    encoder = getattr(base, place)
+    name, given = ("lengths", lengths) if lengths is not None else ("ratios", ratios)
+    assert given is not None
+    after = by_layer(given, name, len(encoder.layer))
+    options = {"keep": 1, **options}
+    keyword = "k" if name == "lengths" else "ratio"
+    dim = base.config.hidden_size
+    pools = {i: pool(dim, **{keyword: size}, **options) for i, size in after.items()}
+    pooled = PooledEncoder(base.config, encoder.layer, pools, options["keep"])
+    pooled.pools.to(base.device, base.dtype)
+    setattr(base, place, pooled.train(base.training))
+    base.register_forward_pre_hook(_begin, with_kwargs=True)
+    base.register_forward_hook(_tell, with_kwargs=True)
+    # In the form that JSON gives back.
+    model.config.knockout = {
+        name: {str(i): size for i, size in after.items()},
+        "pool": None if pool is TokenPool else getattr(pool, "__qualname__", type(pool).__name__),
+        "options": {key: _written(value) for key, value in options.items()},
+    }
+    return model
+
+
+def from_pretrained(
+    path: str | os.PathLike[str],
+    architecture: type[transformers.PreTrainedModel] | None = None,
+    pool: Callable[..., nn.Module] | None = None,
+    **options: Any,
+) -> transformers.PreTrainedModel:
+    """The pooled model that ``model.save_pretrained(path)`` has saved, in evaluation mode.
+
+    ``transformers.AutoModel.from_pretrained`` gives the same model without its pools.
+
+    Args:
+        path: a folder, or a model on the hub.
+        architecture: of the model; by default that which was saved. To put another head on:
+            ``transformers.BertForSequenceClassification``.
+        pool: what makes the pools, if it was passed to ``knockout.hf.pool``.
+        options: for ``from_pretrained`` of the architecture.
+    """
+    config, _ = transformers.PreTrainedConfig.get_config_dict(path, **options)
+    settings = config.get("knockout")
+    if settings is None:
+        raise ValueError(
+            f"path must hold a model that was pooled when it was saved; {path} is a plain {config.get('model_type')}. "
+            "Load it with transformers, then call knockout.hf.pool"
+        )
+    if (settings["pool"] is None) != (pool is None):
+        raise ValueError(f"pool must be what the model was pooled with, {settings['pool']}; got {pool!r}")
+    kind = architecture or getattr(transformers, config["architectures"][0])
+
+    def initialize(self: Any, *arguments: Any, **keywords: Any) -> None:
+        kind.__init__(self, *arguments, **keywords)
+        _pool_again(self, settings, pool or TokenPool)
+
+    # With its pools in place before the weights are read, the model finds theirs too. The names are those of the
+    # architecture: transformers looks things up by them.
+    names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
+    born_pooled: Any = type(kind.__name__, (kind,), {"__init__": initialize, **names})
+    model, loading = born_pooled.from_pretrained(path, **options, output_loading_info=True)
+    model.__class__ = kind
+    if missing := [key for key in loading["missing_keys"] if ".pools." in key]:
+        raise ValueError(f"{path} lacks weights of its pools, {missing}: it was saved by a model without them")
+    loaded: transformers.PreTrainedModel = model
+    return loaded
+
+
+def mean(output: Any, attention_mask: Tensor | None = None) -> Tensor:
+    """The mean over real tokens (batch, dim) of a model's output: mean pooling, as sentence encoders have it.
+
+    >>> import torch, knockout.hf
+    >>> hidden, mask = torch.tensor([[[1.0], [3.0], [8.0]]]), torch.tensor([[1, 1, 0]])
+    >>> knockout.hf.mean(knockout.hf.PooledOutput(hidden, attention_mask=mask))
+    tensor([[2.]])
+
+    Args:
+        output: of a pooled model, which has a mask of its own; or of any other, and then
+        attention_mask: (batch, n), 0 for padding, as it was passed to the model; None: there is none.
+    """
+    hidden: Tensor = output.last_hidden_state
+    mask = getattr(output, "attention_mask", None)
+    mask = attention_mask if mask is None else mask
+    if mask is None:
+        return hidden.mean(dim=1)
+    if mask.shape != hidden.shape[:2]:
+        raise ValueError(
+            f"attention_mask must have shape {tuple(hidden.shape[:2])}, that of the tokens; got {tuple(mask.shape)}"
+        )
+    real = mask.to(hidden.device).bool().unsqueeze(-1)
+    return torch.where(real, hidden, 0.0).sum(dim=1) / real.sum(dim=1).clamp(min=1).to(hidden.dtype)
+
+
+class PooledEncoder(nn.Module):
+    """The layers of an encoder with pools in between; takes the encoder's place in its model.
+
+    All that goes from layer to layer is passed on, none is kept: any number of calls may wait for their backward pass,
+    and each layer may be checkpointed by itself.
+    """
+
+    def __init__(self, config: Any, layers: nn.ModuleList, pools: dict[int, nn.Module], keep: int) -> None:
+        super().__init__()
+        self.config = config
+        self.layer = layers  # the name that their weights are saved by
+        self.pools = nn.ModuleDict({str(i): pool for i, pool in pools.items()})
+        self.keep = keep
+
+    def forward(
+        self,
+        hidden_states: Tensor,
+        attention_mask: Any = None,
+        knockout: dict[str, Tensor] | None = None,
+        use_cache: bool | None = None,  # noqa: ARG002 - an encoder has no use for it
+        **options: Any,
+    ) -> BaseModelOutputWithPastAndCrossAttentions:
+        """Hidden states (batch, n, dim) and a mask in the form of the attention in use.
+
+        ``knockout`` holds the mask as the model was given it, and takes what is to be told of the tokens at the end.
+        """
+        if knockout is None:
+            raise RuntimeError("a pooled model must be called as model(...), not by its forward method or its encoder")
+        x = hidden_states
+        batch, n, _ = x.shape
+        real = knockout["mask"].to(x.device).bool() if "mask" in knockout else None
+        positions = torch.arange(n, device=x.device, dtype=torch.float32).expand(batch, n)
+        leaders = torch.arange(n, device=x.device).expand(batch, n)
+        if real is not None:
+            leaders = torch.where(real, leaders, -1)
+        for i, layer in enumerate(self.layer):
+            x = layer(x, attention_mask, **options)
+            if str(i) in self.pools and x.shape[1] > self.keep:
+                pooled = self.pools[str(i)](x, real, positions)
+                x, positions = pooled.x, pooled.positions
+                origin = leaders.gather(-1, pooled.leaders.clamp(min=0))
+                leaders = torch.where(pooled.mask, origin, -1)
+                # Without padding no slot stays empty; and attention without a mask is faster.
+                real = None if real is None else pooled.mask
+                attention_mask = create_bidirectional_mask(self.config, x, real)
+                options["position_ids"] = None  # those of the input
+        mask = torch.ones_like(leaders) if real is None else real.long()
+        knockout.update(attention_mask=mask, positions=positions, leaders=leaders)
+        return BaseModelOutputWithPastAndCrossAttentions(last_hidden_state=x)  # type: ignore[arg-type]
+
+
+def _begin(model: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:  # noqa: ARG001
+    """Before a model runs: its mask goes to the encoder as it is, with room for what the encoder has to tell."""
+    mask = arguments[1] if len(arguments) > 1 else options.get("attention_mask")
+    if mask is not None and mask.dim() != 2:
+        raise ValueError(
+            f"attention_mask must have shape (batch, n) for a pooled model, 0 for padding; got {tuple(mask.shape)}"
+        )
+    return arguments, {**options, "knockout": {} if mask is None else {"mask": mask}}
+
+
+def _tell(model: Any, arguments: Any, options: dict[str, Any], output: Any) -> Any:  # noqa: ARG001
+    """After a model has run: its output, with what the encoder has told. A tuple stays as it is."""
+    told = {key: value for key, value in options["knockout"].items() if key != "mask"}
+    return output if isinstance(output, tuple) else PooledOutput(**output, **told)
+
+
+def _encoder_of(model: transformers.PreTrainedModel) -> tuple[Any, str]:
+    """The model that has the encoder, and under which name; or why it cannot be pooled."""
+    base: Any = model.base_model
+    kind, name = base.config.model_type, type(model).__name__
+    if kind not in FAMILIES or not hasattr(base, FAMILIES[kind]):
+        raise ValueError(f"model must be of one of the families {', '.join(sorted(FAMILIES))}; got {name}, {kind!r}")
+    if getattr(base.config, "is_decoder", False) or getattr(base.config, "add_cross_attention", False):
+        raise ValueError(
+            f"model must be an encoder; got {name} with is_decoder or add_cross_attention set in its config"
+        )
+    if name.endswith(PER_TOKEN):
+        raise ValueError(
+            f"model must answer once a sequence, as {type(base).__name__} itself or a classifier of sequences does; "
+            f"got {name}, which answers for each token, also for those that are pooled away"
+        )
+    if isinstance(getattr(base, FAMILIES[kind]), PooledEncoder):
+        raise ValueError(f"model is pooled already, {model.config.knockout}; load it anew to pool it otherwise")
+    return base, FAMILIES[kind]
+
+
+def _pool_again(model: transformers.PreTrainedModel, settings: dict[str, Any], make: Callable[..., nn.Module]) -> None:
+    """As the settings in a config say."""
+    sizes = {
+        name: {int(i): size for i, size in settings[name].items()} for name in ("lengths", "ratios") if name in settings
+    }
+    pool(model, pool=make, **sizes, **{key: _read(value) for key, value in settings["options"].items()})
+
+
+def _written(option: Any) -> Any:
+    """An option as JSON has it."""
+    return {"boost": type(option).__name__, **vars(option)} if isinstance(option, Boost) else option
+
+
+def _read(option: Any) -> Any:
+    """The option that was written."""
+    if not isinstance(option, dict):
+        return option
+    numbers = {key: value for key, value in option.items() if key != "boost"}
+    return getattr(knockout.boost, option["boost"])(**numbers)
