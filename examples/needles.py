@@ -198,11 +198,11 @@ def main() -> None:
     options.add_argument(
         "--steps",
         type=int,
-        default=600,
+        default=400,
         help="of training, on the shortest sequences; an eighth as many on each longer length",
     )
     chosen = options.parse_args()
-    steps, seeds, count, seconds, lengths = chosen.steps, chosen.seeds, 512, 10.0, [512, 1024, 2048, 4096, 8192]
+    steps, seeds, count, seconds, lengths = chosen.steps, chosen.seeds, 256, 10.0, [512, 1024, 2048, 4096, 8192]
     longest = 2048  # that the encoder without pooling is trained on: beyond, it would take hours
     if chosen.quick:
         steps, seeds, count, seconds, lengths = 2, 1, BATCH, 0.1, [300, 512]

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from benchmarks.timing import medians
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from torch import Tensor
 from torch.nn.functional import normalize
@@ -25,6 +24,7 @@ from transformers import AutoModel, BertConfig, PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
 
 import knockout.hf
+from benchmarks.timing import medians
 from examples import prose, rivals
 from examples.laboratory import carry_out, console, guarded, parser, show, spread
 from knockout.eval.journal import Rows
@@ -37,7 +37,7 @@ ORIGINAL, FIRST, UNTRAINED, KNOCKOUT = "no pooling", "first tokens of the text",
 POOLS: dict[str, Callable[..., TokenPool]] = {**rivals.pools(), UNTRAINED: TokenPool}
 # Whose scorers are trained, and how fast: the best of several rates each. Iterative selection measures scores as they
 # are, and is sharp only once they are large.
-RATES = {KNOCKOUT: 3e-2, "hard, gated": 1e-4, "iterative": 10.0}
+RATES = {KNOCKOUT: 3e-3, "hard, gated": 1e-5, "iterative": 1.0}
 TUNING = 1e-4  # how fast layers are trained
 
 
@@ -320,7 +320,7 @@ def main() -> None:
     originals(encoder(folder), text, chosen.out / "originals.pt")  # before processes are started that all need them
     settings = {
         "example": "sentences",
-        "model": str(folder),
+        "model": str(chosen.model or PACKAGE),
         "passages": list(passages),
         "steps": steps,
         "tune": chosen.tune,
