@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import argparse
 import multiprocessing
+import os
 import statistics
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from functools import partial
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
-from torch import nn
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, OneCycleLR
 
+from benchmarks.timing import medians
 from knockout.eval.environment import environment
 from knockout.eval.journal import Journal, JournalError, Rows
 
@@ -60,7 +65,7 @@ def _results(run: Run, todo: Mapping[str, Mapping[str, Any]], workers: int) -> I
         return
     threads = max(1, torch.get_num_threads() // workers)
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, context, torch.set_num_threads, (threads,)) as pool:
+    with ProcessPoolExecutor(workers, context, _begin, (threads,)) as pool:
         futures: dict[Future[Rows], str] = {pool.submit(run, **todo[name]): name for name in todo}
         try:
             for future in as_completed(futures):
@@ -68,6 +73,19 @@ def _results(run: Run, todo: Mapping[str, Mapping[str, Any]], workers: int) -> I
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
+
+
+def _begin(threads: int) -> None:
+    """A worker starts; when its parent is killed, so is it."""
+
+    def follow() -> None:
+        parent = multiprocessing.parent_process()
+        assert parent is not None
+        parent.join()
+        os._exit(1)
+
+    torch.set_num_threads(threads)
+    Thread(target=follow, daemon=True).start()
 
 
 def _shown(row: Mapping[str, Any]) -> str:
@@ -78,6 +96,24 @@ def optimizer_for(model: nn.Module, rate: float, steps: int) -> tuple[Optimizer,
     """AdamW, its learning rate up to ``rate`` in a tenth of the steps and down to nothing in the others."""
     optimizer = torch.optim.AdamW(model.parameters(), weight_decay=0.01)
     return optimizer, OneCycleLR(optimizer, rate, total_steps=steps + 1, pct_start=0.1)
+
+
+def times(models: Mapping[str, nn.Module], x: Tensor, labels: Tensor, seconds: float) -> dict[str, tuple[float, float]]:
+    """Milliseconds an example, in training and in inference, of classifiers that take turns."""
+
+    def learning(model: nn.Module) -> None:
+        model.zero_grad()
+        cross_entropy(model.train()(x), labels).backward()
+
+    @torch.inference_mode()
+    def inference(model: nn.Module) -> None:
+        model.eval()(x)
+
+    taken = [
+        medians({name: partial(use, model) for name, model in models.items()}, seconds, least=3)
+        for use in (learning, inference)
+    ]
+    return {name: (1e3 * taken[0][name] / len(x), 1e3 * taken[1][name] / len(x)) for name in models}
 
 
 def spread(numbers: Sequence[float], digits: int = 1, scale: float = 100.0) -> str:

@@ -13,7 +13,6 @@ import multiprocessing
 import resource
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +20,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from benchmarks.timing import medians
 from examples import rivals
-from examples.laboratory import carry_out, console, guarded, optimizer_for, parser, show, spread
+from examples.laboratory import carry_out, console, guarded, optimizer_for, parser, show, spread, times
 from knockout.eval.journal import Rows
 from knockout.nn import PyramidEncoder, Sharpen, TokenPool, evaluate_hard
 
@@ -66,7 +64,11 @@ class NeedleNet(nn.Module):
         self.head = nn.Linear(DIM, CLASSES)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        logits: Tensor = self.head(self.norm(self.encoder(self.embedding(tokens)).x).mean(dim=1))
+        return self.told(self.encoder(self.embedding(tokens)).x)
+
+    def told(self, x: Tensor) -> Tensor:
+        """From the tokens that are left, (batch, length, DIM)."""
+        logits: Tensor = self.head(self.norm(x).mean(dim=1))
         return logits
 
 
@@ -114,8 +116,8 @@ def judged(model: NeedleNet, n: int, count: int) -> dict[str, float]:
     right, found, left = 0, 0, 0
     for _ in range(count // BATCH):
         tokens, label = draw(BATCH, n, generator)
-        right += int((model(tokens).argmax(dim=-1) == label).sum())
         out = model.encoder(model.embedding(tokens))
+        right += int((model.told(out.x).argmax(dim=-1) == label).sum())
         leader = torch.where(out.leaders >= 0, tokens.gather(1, out.leaders.clamp(min=0)), -1)
         found += int((leader // CLASSES == 0).sum())
         left += BATCH * NEEDLES
@@ -123,24 +125,11 @@ def judged(model: NeedleNet, n: int, count: int) -> dict[str, float]:
 
 
 def cost(kinds: Sequence[str], n: int, seconds: float) -> Rows:
-    """Milliseconds a sequence, in training and in inference; all kinds take turns."""
-    tokens, label = draw(4, n, torch.Generator().manual_seed(0))
-    models = {kind: make(kind, 0) for kind in kinds}
-
-    def learning(model: NeedleNet) -> None:
-        model.zero_grad()
-        cross_entropy(model.train()(tokens), label).backward()
-
-    @torch.inference_mode()
-    def inference(model: NeedleNet) -> None:
-        model.eval()(tokens)
-
-    taken = [
-        medians({kind: partial(use, model) for kind, model in models.items()}, seconds, least=3)
-        for use in (learning, inference)
-    ]
+    """Time and memory of each kind, at one length."""
+    taken = times({kind: make(kind, 0) for kind in kinds}, *draw(4, n, torch.Generator().manual_seed(0)), seconds)
+    used = memories(kinds, n)
     return [
-        {"kind": kind, "n": n, "training": 1e3 * taken[0][kind] / 4, "inference": 1e3 * taken[1][kind] / 4}
+        {"kind": kind, "n": n, "training": taken[kind][0], "inference": taken[kind][1], "memory": used[kind]}
         for kind in kinds
     ]
 
@@ -203,14 +192,15 @@ def main() -> None:
     )
     chosen = options.parse_args()
     steps, seeds, count, seconds, lengths = chosen.steps, chosen.seeds, 256, 10.0, [512, 1024, 2048, 4096, 8192]
+    trained = lengths[::2]
     longest = 2048  # that the encoder without pooling is trained on: beyond, it would take hours
     if chosen.quick:
-        steps, seeds, count, seconds, lengths = 2, 1, BATCH, 0.1, [300, 512]
+        steps, seeds, count, seconds, lengths, trained = 2, 1, BATCH, 0.1, [512], [300, 512]
     kinds = [NO_POOLING, *POOLS]
     works = {
         f"train {kind} {seed}": {
             "kind": kind, "seed": seed, "steps": steps, "count": count,
-            "lengths": [n for n in lengths if n <= longest] if kind == NO_POOLING else lengths,
+            "lengths": [n for n in trained if n <= longest] if kind == NO_POOLING else trained,
         }
         for seed in range(seeds)
         for kind in kinds
@@ -218,7 +208,7 @@ def main() -> None:
     journal = carry_out(train, works, chosen.out, {"example": "needles", "steps": steps, "rate": RATE}, chosen.workers)
     rows = journal.of("train")
     table = []
-    for n in lengths:
+    for n in trained:
         for kind in kinds:
             runs = [row for row in rows if (row["kind"], row["n"]) == (kind, n)]
             if runs:
@@ -229,10 +219,7 @@ def main() -> None:
     columns = ["n", "pooling", "accuracy, %", "chosen hard, %", "needles left, %"]
     show(f"Needles, {seeds} seeds; chance is 12.5 %", columns, table, chosen.out)
     compared = [NO_POOLING, "knockout"]
-    costs = []
-    for n in lengths:
-        used = memories(compared, n)
-        costs += [{**row, "memory": used[row["kind"]]} for row in cost(compared, n, seconds)]
+    costs = [row for n in lengths for row in cost(compared, n, seconds)]
     lines = [
         [str(row["n"]), row["kind"], *(f"{row[name]:.1f}" for name in ("training", "inference", "memory"))]
         for row in costs

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import adaptive_avg_pool2d, cross_entropy
 
-from benchmarks.timing import medians
 from examples import fashion, rivals
-from examples.laboratory import carry_out, console, guarded, optimizer_for, parser, show, spread
+from examples.laboratory import carry_out, console, guarded, optimizer_for, parser, show, spread, times
 from knockout.eval.journal import Rows
 from knockout.nn import PyramidEncoder, Sharpen, TokenPool, evaluate_hard
 
@@ -80,7 +78,7 @@ def train(kind: str, k: int, seed: int, images: int, tested: int, data: Path, ke
     steps = max(1, images // BATCH)
     optimizer, rate = optimizer_for(model, RATE, steps)
     # Sharp at half-time: what is chosen has settled while the learning rate is still high enough to make use of it.
-    boost = Sharpen(model, max(1, steps // 2)) if kind == "knockout" else None
+    boost = Sharpen(model, max(1, steps // 2), start=1.0, end=4.0) if kind == "knockout" else None
     generator = torch.Generator().manual_seed(seed)
     order = torch.cat(
         [torch.randperm(len(training.images), generator=generator) for _ in range(1 + images // len(training.images))]
@@ -111,27 +109,6 @@ def accuracy(model: PatchNet, split: fashion.Split) -> float:
     for images, labels in zip(split.images.split(250), split.labels.split(250), strict=True):
         right += int((model(images).argmax(dim=-1) == labels).sum())
     return right / len(split.images)
-
-
-def times(kinds: list[tuple[str, int]], seconds: float) -> dict[tuple[str, int], tuple[float, float]]:
-    """Milliseconds an image, in training and in inference; all kinds take turns."""
-    images, labels = torch.randn(BATCH, 28, 28), torch.randint(10, (BATCH,))
-    models = {kind: make(*kind, seed=0) for kind in kinds}
-
-    def learning(model: PatchNet) -> None:
-        model.zero_grad()
-        cross_entropy(model.train()(images), labels).backward()
-
-    @torch.inference_mode()
-    def inference(model: PatchNet) -> None:
-        model.eval()(images)
-
-    found = []
-    for use in (learning, inference):
-        runs = {str(kind): partial(use, model) for kind, model in models.items()}
-        taken = medians(runs, seconds)
-        found.append({kind: 1e3 * taken[str(kind)] / BATCH for kind in kinds})
-    return {kind: (found[0][kind], found[1][kind]) for kind in kinds}
 
 
 def picture(path: Path, models: dict[int, PatchNet], split: fashion.Split, count: int = 10) -> None:
@@ -184,15 +161,17 @@ def main() -> None:
     settings = {"example": "patches", "images": images, "rate": RATE}
     journal = carry_out(train, works, chosen.out, settings, chosen.workers)
     rows = journal.of("train")
-    taken = times(kinds, seconds)
+    batch = torch.randn(BATCH, 28, 28), torch.randint(10, (BATCH,))
+    taken = times({f"{kind} {k}": make(kind, k, 0) for kind, k in kinds}, *batch, seconds)
+    _, unpooled = taken[f"{NO_POOLING} {TOKENS}"]
     table = []
     for kind, k in kinds:
         runs = [row for row in rows if (row["kind"], row["k"]) == (kind, k)]
         hard = [row["hard"] for row in runs if "hard" in row]
-        learning, inference = taken[kind, k]
+        learning, inference = taken[f"{kind} {k}"]
         table.append([
             kind, str(k), spread([row["accuracy"] for row in runs], 2), spread(hard, 2) if hard else "",
-            f"{learning:.2f}", f"{inference:.2f}", f"{taken[kinds[0]][1] / inference:.1f}",
+            f"{learning:.2f}", f"{inference:.2f}", f"{unpooled / inference:.1f}",
         ])  # fmt: skip
     columns = [
         "pooling",
