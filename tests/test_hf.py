@@ -92,6 +92,24 @@ def test_padding_does_not_matter(family: str, attention: str) -> None:
         close(hf.mean(out)[i], hf.mean(alone)[0])
 
 
+def test_padding_does_not_matter_to_ratios(tmp_path: Path) -> None:
+    model: Any = hf.pool(make(), ratios={0: 0.5, 2: 0.3})
+    for each in model.encoder.pools.values():
+        nn.init.normal_(each.scorer.weight)
+    whole = batch()
+    out = model(**whole)
+    # Besides [CLS], half of the others, rounded up, and then three tenths.
+    assert out.attention_mask.sum(dim=-1).tolist() == [7, 5, 2]
+    for i, n in enumerate(whole["attention_mask"].sum(dim=-1).tolist()):
+        alone = model(whole["input_ids"][i : i + 1, :n])
+        k = alone.last_hidden_state.shape[1]
+        close(out.last_hidden_state[i, :k], alone.last_hidden_state[0])
+        assert out.leaders[i].tolist() == alone.leaders[0].tolist() + [-1] * (7 - k)
+    model.save_pretrained(tmp_path)
+    again = hf.from_pretrained(tmp_path)(**whole)
+    assert torch.equal(again.last_hidden_state, out.last_hidden_state)
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_pools_where_it_says(family: str) -> None:
     """The layers and pools, called by hand."""
