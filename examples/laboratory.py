@@ -37,9 +37,16 @@ def parser(description: str, name: str) -> argparse.ArgumentParser:
     options = argparse.ArgumentParser(prog=f"python -m examples.{name}", description=description)
     options.add_argument("--out", type=Path, default=Path("build/examples") / name, help="where results are kept")
     options.add_argument("--quick", action="store_true", help="a minute or less: shows that it runs, not what it shows")
-    options.add_argument("--seeds", type=int, default=3, help="how many times everything is trained")
-    options.add_argument("--workers", type=int, default=1, help="processes, each with its share of the threads")
+    options.add_argument("--seeds", type=_count, default=3, help="how many times everything is trained")
+    options.add_argument("--workers", type=_count, default=1, help="processes, each with its share of the threads")
     return options
+
+
+def _count(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1; got {number}")
+    return number
 
 
 def carry_out(

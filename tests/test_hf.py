@@ -92,6 +92,19 @@ def test_padding_does_not_matter(family: str, attention: str) -> None:
         close(hf.mean(out)[i], hf.mean(alone)[0])
 
 
+def test_models_may_share_a_config(tmp_path: Path) -> None:
+    first = make(head="ForSequenceClassification")
+    second: Any = type(make())(first.config).eval()
+    pooled(first, {0: 8})
+    hf.pool(second, lengths={1: 20}, boost=Relative(torch.tensor(2.0)))
+    for name, model in (("first", first), ("second", second)):
+        model.save_pretrained(tmp_path / name)
+        again: Any = hf.from_pretrained(tmp_path / name)(**batch())
+        for one, other in zip(again.to_tuple(), model(**batch()).to_tuple(), strict=True):
+            assert torch.equal(one, other)
+    assert not hasattr(make().config, "knockout")
+
+
 def test_padding_does_not_matter_to_ratios(tmp_path: Path) -> None:
     model: Any = hf.pool(make(), ratios={0: 0.5, 2: 0.3})
     for each in model.encoder.pools.values():
@@ -312,7 +325,7 @@ WRONG: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "layer": ({"lengths": {4: 8}}, ValueError, "lengths must name layers from 0 to 3; got 4"),
     "no mapping": ({"lengths": 8}, TypeError, "lengths must be a mapping"),
     "length": ({"lengths": {0: 1}}, ValueError, "k must be above keep"),
-    "scorer": ({"scorer": nn.Linear(32, 1)}, ValueError, "scorer cannot be shared .* pass pool="),
+    "scorer": ({"scorer": nn.Linear(32, 1)}, ValueError, "scorer cannot be saved .* pass pool="),
     "module": ({"model": nn.Linear(2, 2)}, TypeError, "model must be a transformers.PreTrainedModel; got Linear"),
     "family": ({"model": ("MPNet", "Model")}, ValueError, "families bert, .*; got MPNetModel, 'mpnet'"),
     "decoder": ({"model": ("Bert", "Model", {"is_decoder": True})}, ValueError, "must be an encoder; got BertModel"),

@@ -13,10 +13,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch._dynamo.testing import CompileCounterWithBackend
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 
 import knockout
 from knockout.boost import Fixed, Power, Relative
-from knockout.nn import Constant, Cosine, Linear, PyramidEncoder, Schedule, Sharpen, TokenPool, TopK, evaluate_hard
+from knockout.nn import (
+    BoostSchedule,
+    ConstantBoost,
+    CosineBoost,
+    LinearBoost,
+    PyramidEncoder,
+    Sharpen,
+    TokenPool,
+    TopK,
+    evaluate_hard,
+)
 from tests.cases import randn
 
 DIM = 16
@@ -203,6 +214,40 @@ def test_kept_tokens_come_first_and_untouched() -> None:
     assert torch.equal(out.leaders[:, 2:], rest.leaders + 2)
 
 
+@pytest.mark.parametrize("n", [1, 2])
+def test_with_nobody_to_compete_the_kept_ones_pass(n: int) -> None:
+    x = tokens(2, n)
+    for mask in (None, masked(2, n, [n, 1])):
+        out = pool(k=6, keep=2)(x, mask)
+        real = torch.ones(2, n).bool() if mask is None else mask
+        assert torch.equal(out.x, torch.where(real.unsqueeze(-1), x, 0.0))
+        assert torch.equal(out.mask, real)
+        assert torch.equal(out.leaders, torch.where(real, torch.arange(n), -1))
+        assert out.scores.shape == out.positions.shape == (2, n)
+
+
+def test_boost_of_a_pool() -> None:
+    made = pool(k=4)
+    made.boost = 0.25
+    assert float(made.topk.sharpness) == 0.25
+    assert made.boost == made.topk.boost
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_scores_of_half_models_are_in_full_precision(dtype: torch.dtype) -> None:
+    made = pool(k=8).to(dtype)
+    with torch.no_grad():
+        made.scorer.weight.fill_(1.0)
+    out = made(torch.full((64, DIM), 500.0, dtype=dtype) + torch.arange(64)[:, None])
+    assert out.scores.dtype == torch.float32
+    assert out.x.isfinite().all()
+
+
+def test_positions_of_wide_models_are_wide() -> None:
+    made = pool(k=4).double()
+    assert made(tokens(12).double()).positions.dtype == torch.float64
+
+
 def test_any_batch_dimensions() -> None:
     x = tokens(2, 3, 12)
     out = pool(k=4)(x)
@@ -217,16 +262,16 @@ def test_any_batch_dimensions() -> None:
 @pytest.mark.parametrize(
     ("make", "expected"),
     [
-        (lambda model: Constant(model, 3.0), [3, 3, 3, 3, 3, 3]),
+        (lambda model: ConstantBoost(model, 3.0), [3, 3, 3, 3, 3, 3]),
         (lambda model: Sharpen(model, 4), [0.5, 0.5, 0.5, 2, 8, 8]),
         (lambda model: Sharpen(model, 4, 1, 4, hold=0.0), [1, 2**0.5, 2, 2**1.5, 4, 4]),
         (lambda model: Sharpen(model, 4, hold=1.0), [0.5] * 6),
-        (lambda model: Linear(model, 4, 1, 5), [1, 2, 3, 4, 5, 5]),
-        (lambda model: Cosine(model, 4, 1, 5), [1, 3 - 2**0.5, 3, 3 + 2**0.5, 5, 5]),
-        (lambda model: Linear(model, 4, 8, 2), [8, 6.5, 5, 3.5, 2, 2]),
+        (lambda model: LinearBoost(model, 4, 1, 5), [1, 2, 3, 4, 5, 5]),
+        (lambda model: CosineBoost(model, 4, 1, 5), [1, 3 - 2**0.5, 3, 3 + 2**0.5, 5, 5]),
+        (lambda model: LinearBoost(model, 4, 8, 2), [8, 6.5, 5, 3.5, 2, 2]),
     ],
 )
-def test_schedules(make: Callable[[nn.Module], Schedule], expected: list[float]) -> None:
+def test_schedules(make: Callable[[nn.Module], BoostSchedule], expected: list[float]) -> None:
     model = nn.ModuleList([TokenPool(DIM, 4), TopK(3, Fixed(1))])
     schedule = make(model)
     seen = []
@@ -246,8 +291,12 @@ def test_schedules_go_on_where_they_were() -> None:
     again.load_state_dict(copy.deepcopy(first.state_dict()))
     assert again.get_last_boost() == first.get_last_boost() == pytest.approx(float(model.sharpness))
     assert repr(again) == "Sharpen(step 7 of 10, boost 1.52)"
-    with pytest.raises(KeyError, match="state must come from"):
-        again.load_state_dict({"epoch": 3})
+    other = Sharpen(TopK(4), 3, start=1.0, end=100.0, hold=0.0)
+    other.load_state_dict(first.state_dict())
+    assert other.get_last_boost() == first.get_last_boost()
+    for state in ({"epoch": 3}, LinearBoost(TopK(4), 10).state_dict(), {**first.state_dict(), "steps": 0}):
+        with pytest.raises(ValueError, match=r"state must come from|steps.* must be at least 1"):
+            again.load_state_dict(state)
 
 
 def test_what_a_schedule_needs() -> None:
@@ -257,10 +306,13 @@ def test_what_a_schedule_needs() -> None:
         Sharpen(TopK(4, Power(20)), 10)
     with pytest.raises(ValueError, match="steps must be at least 1; got 0"):
         Sharpen(TopK(4), 0)
-    with pytest.raises(ValueError, match="hold must lie between 0 and 1"):
-        Sharpen(TopK(4), 10, hold=2.0)
+    for hold in (2.0, "x"):
+        with pytest.raises(ValueError, match="hold must be a number from 0 to 1"):
+            Sharpen(TopK(4), 10, hold=hold)
+    with pytest.raises(TypeError, match=r"model must be an nn\.Module; got list"):
+        Sharpen([TopK(4)], 10)
     with pytest.raises(ValueError, match="start must be positive"):
-        Linear(TopK(4), 10, start=0.0)
+        LinearBoost(TopK(4), 10, start=0.0)
 
 
 # --- PyramidEncoder ---
@@ -298,7 +350,7 @@ def test_pyramid_is_its_layers_and_pools() -> None:
 )
 def test_padding_changes_nothing_through_every_layer(options: dict[str, Any], training: bool) -> None:
     made = encoder(**options).train(training)
-    lengths = [31, 30, 9, 4, 1 + options.get("keep", 0)]
+    lengths = [31, 30, 9, 4, 1]
     alone = [tokens(1, n, seed=n) for n in lengths]
     padded = torch.full((len(lengths), 37, DIM), 7.0)
     for row, x in zip(padded, alone, strict=True):
@@ -362,6 +414,50 @@ def test_compile_in_inference() -> None:
         torch.testing.assert_close(out.x, made(x, mask).x)
 
 
+@pytest.mark.parametrize("block", [None, 10])
+def test_padding_may_hold_anything(block: int | None) -> None:
+    made = encoder(lengths={1: 4}, block=block)
+    x, mask = tokens(2, 20), masked(2, 20, [20, 7])
+    spoiled = x.masked_fill(~mask.unsqueeze(-1), torch.nan)
+    gradients = []
+    for each in (x, spoiled):
+        made.zero_grad()
+        out = made(each, mask).x
+        out.sin().sum().backward()
+        gradients.append([out, *(parameter.grad for parameter in made.parameters())])
+    for one, other in zip(*gradients, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda layer: checkpoint_wrapper(layer),
+        lambda layer: torch.compile(layer, backend="eager"),
+        lambda layer: nn.TransformerEncoder(layer, 1, enable_nested_tensor=False),
+    ],
+)
+def test_wrapped_layers_are_called_as_what_they_wrap(wrap: Callable[[nn.Module], nn.Module]) -> None:
+    torch._dynamo.reset()
+    plain = encoder(n_layers=1, lengths={0: 5})
+    wrapped = copy.deepcopy(plain)
+    layer = wrap(wrapped.layers[0])
+    made = PyramidEncoder([layer], {0: 5}, dim=DIM)
+    made.pools = wrapped.pools
+    x, mask = tokens(8, 8), masked(8, 8, [8, 7, 6, 5, 4, 3, 2, 1])
+    expected = plain(x, mask)
+    torch.testing.assert_close(made(x, mask).x, expected.x)
+
+
+def test_layers_get_float_positions() -> None:
+    class Own(nn.Module):
+        def forward(self, x: Tensor, mask: Tensor | None, positions: Tensor) -> Tensor:  # noqa: ARG002
+            assert positions.dtype == torch.float32
+            return x
+
+    PyramidEncoder([Own(), Own()], {0: 4}, dim=DIM)(tokens(2, 10), None, torch.arange(10))
+
+
 def test_a_row_without_tokens_is_empty() -> None:
     out = encoder(lengths={0: 4}, block=8)(tokens(2, 20), masked(2, 20, [20, 0]))
     assert not out.mask[1].any()
@@ -405,13 +501,22 @@ def test_layers_of_ones_own_get_mask_and_positions() -> None:
         (lambda: pool(k=2)(tokens(5), torch.ones(4) > 0), ValueError, "mask must have shape .* as x"),
         (lambda: pool(k=2)(tokens(5), None, torch.ones(4)), ValueError, "positions must have shape"),
         (lambda: pool(k=2)(tokens(5), None, torch.ones(5) > 0), TypeError, "positions must be a tensor of numbers"),
-        (lambda: pool(k=3, keep=2)(tokens(2)), ValueError, "x must have more than 2 tokens"),
+        (lambda: pool(k=3)(tokens(0)), ValueError, "x must have tokens"),
+        (lambda: TokenPool(DIM, 2, scorer="linear"), TypeError, "scorer must be an nn.Module"),
         (lambda: TokenPool(DIM, 2, scorer=nn.Linear(DIM, 2))(tokens(5)), ValueError, "scorer must take x"),
+        (lambda: TokenPool(DIM, 2, scorer=nn.LSTM(DIM, 1))(tokens(5)), ValueError, "scorer must take x"),
+        (lambda: pool(k=2)(tokens(1, 5), torch.ones(3, 5) > 0), ValueError, "mask must not have more rows than x"),
+        (lambda: pool(k=2)(tokens(1, 5), None, torch.ones(3, 5)), ValueError, "positions must not have more rows"),
         (lambda: encoder(), ValueError, "either lengths"),
         (lambda: encoder(lengths={0: 4}, ratios={0: 0.5}), ValueError, "either lengths"),
         (lambda: encoder(lengths=[4]), ValueError, "an entry for each of the 3 layers"),
         (lambda: encoder(lengths={3: 4}), ValueError, "lengths must name layers from 0 to 2; got 3"),
-        (lambda: encoder(lengths=4), TypeError, "lengths must be a mapping"),
+        (lambda: encoder(lengths=4), TypeError, "lengths must be a mapping from layers, such as {0: 512}"),
+        (lambda: encoder(ratios=0.5), TypeError, r"ratios must be a mapping from layers, such as {0: 0\.25}"),
+        (lambda: encoder(lengths={0: 0.5}), TypeError, r"lengths\[0\] must be an int; got 0\.5"),
+        (lambda: encoder(ratios={1: 2}), ValueError, r"ratios\[1\] must be a float between 0 and 1; got 2"),
+        (lambda: encoder(lengths={0: 4, 1: 2}, scorer=nn.Linear(DIM, 1)), ValueError, "scorer cannot be shared"),
+        (lambda: encoder(lengths={})(tokens(1, 5), torch.ones(2, 5) > 0), ValueError, "mask must not have more rows"),
         (lambda: encoder(lengths={}, block=0), ValueError, "block must be at least 1"),
         (lambda: encoder(lengths={})(tokens(5)), ValueError, r"x must have shape \(batch, n, 16\)"),
         (lambda: PyramidEncoder([nn.Identity()], {}), ValueError, "dim must be passed"),
@@ -457,6 +562,16 @@ def test_compile(name: str) -> None:
     assert counter.frame_count == 1
 
 
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_compile_several_ratios(dynamic: bool | None) -> None:
+    torch._dynamo.reset()
+    x, mask = tokens(3, 30), masked(3, 30, [30, 18, 2])
+    for ratio in (0.25, 0.5, 0.3):
+        made = pool(ratio=ratio)
+        compiled = torch.compile(made, backend="aot_eager", fullgraph=True, dynamic=dynamic)
+        torch.testing.assert_close(compiled(x, mask).x, made(x, mask).x)
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_autocast(name: str) -> None:
     model = MODELS[name]()
@@ -482,7 +597,7 @@ def test_scores_are_in_full_precision_under_autocast() -> None:
 @pytest.mark.parametrize("name", MODELS)
 def test_state_dict_round_trip(name: str) -> None:
     model, other = MODELS[name](), MODELS[name]()
-    Constant(model, 0.3)
+    ConstantBoost(model, 0.3)
     for each in other.parameters():
         nn.init.normal_(each)
     file = io.BytesIO()

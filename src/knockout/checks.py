@@ -135,23 +135,31 @@ def check_sharpness(c: float | Tensor, name: str) -> None:
 
 
 def check_whole(value: int, name: str, least: int = 1) -> int:
-    """An int, not below the least. Returns it."""
-    if isinstance(value, bool) or not isinstance(value, int):
+    """An int, not below the least. Returns it as an int."""
+    if isinstance(value, bool) or not isinstance(value, Integral):
         raise TypeError(f"{name} must be an int; got {value!r} of type {_kind(value)}")
     if value < least:
         raise ValueError(f"{name} must be at least {least}; got {value}")
-    return value
+    return int(value)
 
 
-def check_tokens(x: Tensor, mask: Tensor | None, positions: Tensor | None, dim: int, keep: int = 0) -> None:
-    """Tokens (..., n, dim) with n above keep, mask (..., n) bool or None, positions (..., n) or None."""
+def check_share(value: float, name: str) -> float:
+    """A float between 0 and 1. Returns it."""
+    if isinstance(value, bool) or not isinstance(value, Real) or not 0 < value < 1:
+        raise ValueError(f"{name} must be a float between 0 and 1; got {value!r}")
+    return float(value)
+
+
+def check_tokens(x: Tensor, mask: Tensor | None, positions: Tensor | None, dim: int) -> None:
+    """Tokens (..., n, dim), mask (..., n) bool or None, positions (..., n) or None; no more rows of these than of x."""
     _check_floating(x, "x")
     if x.dim() < 2 or x.shape[-1] != dim:
         raise ValueError(f"x must have shape (..., n, {dim}), a token of dimension {dim} each; got {tuple(x.shape)}")
-    if x.shape[-2] <= keep:
-        raise ValueError(f"x must have more than {keep} tokens; got shape {tuple(x.shape)}")
+    if x.shape[-2] == 0:
+        raise ValueError(f"x must have tokens; got shape {tuple(x.shape)}")
     if mask is not None:
         _check_mask(mask, x[..., 0], "x")
+        _check_expands(mask, "mask", x)
     if positions is not None:
         if not isinstance(positions, Tensor) or positions.dtype == torch.bool or positions.is_complex():
             came = f"dtype {positions.dtype}" if isinstance(positions, Tensor) else f"type {_kind(positions)}"
@@ -161,7 +169,16 @@ def check_tokens(x: Tensor, mask: Tensor | None, positions: Tensor | None, dim: 
                 f"positions must have shape (..., n) with n = {x.shape[-2]}, as x; got shape {tuple(positions.shape)}"
             )
         check_device(positions, "positions", x.device, "x")
-        check_broadcast(positions.shape[:-1], "positions", x.shape[:-2], "x")
+        _check_expands(positions, "positions", x)
+
+
+def _check_expands(tensor: Tensor, name: str, x: Tensor) -> None:
+    """As many rows as x has, or one for all."""
+    check_broadcast(tensor.shape[:-1], name, x.shape[:-2], "x")
+    if torch.broadcast_shapes(tensor.shape[:-1], x.shape[:-2]) != x.shape[:-2]:
+        raise ValueError(
+            f"{name} must not have more rows than x, {tuple(x.shape[:-2])}; got {tuple(tensor.shape[:-1])}. Expand x"
+        )
 
 
 def _number(k: object) -> int | float:

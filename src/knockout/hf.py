@@ -17,6 +17,7 @@ torch.Size([2, 32])
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -28,7 +29,7 @@ from torch import Tensor, nn
 import knockout.boost
 from knockout.boost import Boost
 from knockout.nn import TokenPool
-from knockout.nn.pyramid import After, by_layer
+from knockout.nn.pyramid import After, make_pools
 
 try:
     import transformers
@@ -65,7 +66,8 @@ PER_TOKEN = (
 class PooledOutput(BaseModelOutputWithPoolingAndCrossAttentions):
     """What a pooled model returns: the output of the architecture, over the tokens that are left, and which they are.
 
-    ``hidden_states``, if they are asked for, are those that each layer returned, before they were pooled.
+    ``hidden_states``, if they are asked for, are those that each layer returned, before they were pooled; the last are
+    those of ``last_hidden_state``. A head passes on what it has use for, and nothing of this.
     """
 
     attention_mask: Tensor | None = None  # (batch, length) int64 as a tokenizer's: 0 for a slot that stayed empty
@@ -87,7 +89,8 @@ def pool(
 
     Args:
         model: of the BERT family (BERT, RoBERTa, XLM-RoBERTa, CamemBERT, ELECTRA, DistilBERT, ERNIE, Data2Vec), as it
-            is or with a head that answers once a sequence, such as ``BertForSequenceClassification``.
+            is or with a head that answers once a sequence, such as ``BertForSequenceClassification``. To be called as
+            ``model(...)``; libraries that call its ``forward`` by name, as sentence-transformers does, cannot use it.
         lengths: how many tokens are left after which layer: ``{1: 128, 3: 64}``, or one entry a layer, None for no
             pooling. Or else
         ratios: likewise, as fractions of the tokens of each sequence.
@@ -99,30 +102,23 @@ def pool(
         raise TypeError(f"model must be a transformers.PreTrainedModel; got {type(model).__name__}")
     if "scorer" in options:
         raise ValueError(
-            "scorer cannot be shared between pools, or saved with the settings; "
+            "scorer cannot be saved with the settings; "
             "pass pool=lambda dim, **options: TokenPool(dim, scorer=..., **options)"
-        )
-    if (lengths is None) == (ratios is None):
-        raise ValueError(
-            f"pass either lengths, such as {{1: 128}}, or ratios, such as {{1: 0.25}}; got {lengths=}, {ratios=}"
         )
     base, place = _encoder_of(model)
     encoder = getattr(base, place)
-    name, given = ("lengths", lengths) if lengths is not None else ("ratios", ratios)
-    assert given is not None
-    after = by_layer(given, name, len(encoder.layer))
     options = {"keep": 1, **options}
-    keyword = "k" if name == "lengths" else "ratio"
-    dim = base.config.hidden_size
-    pools = {i: pool(dim, **{keyword: size}, **options) for i, size in after.items()}
+    pools = make_pools(pool, base.config.hidden_size, len(encoder.layer), lengths, ratios, options)
+    _give_own_config(model)
     pooled = PooledEncoder(base.config, encoder.layer, pools, options["keep"])
     pooled.pools.to(base.device, base.dtype)
     setattr(base, place, pooled.train(base.training))
     base.register_forward_pre_hook(_begin, with_kwargs=True)
     base.register_forward_hook(_tell, with_kwargs=True)
     # In the form that JSON gives back.
+    name, given = ("lengths", lengths) if lengths is not None else ("ratios", ratios)
     model.config.knockout = {
-        name: {str(i): size for i, size in after.items()},
+        name: {i: given[int(i)] for i in pools},  # type: ignore[index]
         "pool": None if pool is TokenPool else getattr(pool, "__qualname__", type(pool).__name__),
         "options": {key: _written(value) for key, value in options.items()},
     }
@@ -205,11 +201,11 @@ class PooledEncoder(nn.Module):
     and each layer may be checkpointed by itself.
     """
 
-    def __init__(self, config: Any, layers: nn.ModuleList, pools: dict[int, nn.Module], keep: int) -> None:
+    def __init__(self, config: Any, layers: nn.ModuleList, pools: nn.ModuleDict, keep: int) -> None:
         super().__init__()
         self.config = config
         self.layer = layers  # the name that their weights are saved by
-        self.pools = nn.ModuleDict({str(i): pool for i, pool in pools.items()})
+        self.pools = pools
         self.keep = keep
 
     def forward(
@@ -285,6 +281,14 @@ def _encoder_of(model: transformers.PreTrainedModel) -> tuple[Any, str]:
     return base, FAMILIES[kind]
 
 
+def _give_own_config(model: transformers.PreTrainedModel) -> None:
+    """A config may be shared between models; what is written into it must not be."""
+    shared, own = model.config, copy.deepcopy(model.config)
+    for part in model.modules():
+        if getattr(part, "config", None) is shared:
+            part.config = own  # type: ignore[assignment]
+
+
 def _pool_again(model: transformers.PreTrainedModel, settings: dict[str, Any], make: Callable[..., nn.Module]) -> None:
     """As the settings in a config say."""
     sizes = {
@@ -295,7 +299,9 @@ def _pool_again(model: transformers.PreTrainedModel, settings: dict[str, Any], m
 
 def _written(option: Any) -> Any:
     """An option as JSON has it."""
-    return {"boost": type(option).__name__, **vars(option)} if isinstance(option, Boost) else option
+    if not isinstance(option, Boost):
+        return option
+    return {"boost": type(option).__name__, **{name: float(number) for name, number in vars(option).items()}}
 
 
 def _read(option: Any) -> Any:

@@ -2,17 +2,17 @@
 
 from knockout.nn.pool import Pooled, TokenPool
 from knockout.nn.pyramid import Pyramid, PyramidEncoder
-from knockout.nn.schedule import Constant, Cosine, Linear, Schedule, Sharpen
+from knockout.nn.schedule import BoostSchedule, ConstantBoost, CosineBoost, LinearBoost, Sharpen
 from knockout.nn.topk import TopK, evaluate_hard
 
 __all__ = [
-    "Constant",
-    "Cosine",
-    "Linear",
+    "BoostSchedule",
+    "ConstantBoost",
+    "CosineBoost",
+    "LinearBoost",
     "Pooled",
     "Pyramid",
     "PyramidEncoder",
-    "Schedule",
     "Sharpen",
     "TokenPool",
     "TopK",

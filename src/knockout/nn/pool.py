@@ -6,9 +6,10 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import linear, pad
 
 from knockout.boost import Boost
-from knockout.checks import check_tokens, check_whole, computing_dtype, full_precision
+from knockout.checks import check_share, check_tokens, check_whole, computing_dtype, full_precision
 from knockout.functional import Order
 from knockout.nn.topk import TopK
 from knockout.selection import Selection
@@ -85,9 +86,9 @@ class TokenPool(nn.Module):
                 raise ValueError(f"k must be above keep, the tokens that pass anyway; got {k=}, {keep=}")
         else:
             assert ratio is not None
-            if not (isinstance(ratio, float) and 0 < ratio < 1):
-                raise ValueError(f"ratio must be a float between 0 and 1; got {ratio!r}")
-            count = ratio
+            count = check_share(ratio, "ratio")
+        if scorer is not None and not isinstance(scorer, nn.Module):
+            raise TypeError(f"scorer must be an nn.Module that takes x to scores; got {scorer!r}")
         self.scorer = Scorer(self.dim) if scorer is None else scorer
         self.topk = TopK(count, boost, order, hard, hard_eval)
 
@@ -97,15 +98,32 @@ class TokenPool(nn.Module):
         Positions say where each token stands; by default 0, 1, ..., n - 1. Those of a pooled sequence go into the next
         pool.
         """
-        check_tokens(x, mask, positions, self.dim, self.keep)
+        check_tokens(x, mask, positions, self.dim)
+        n = x.shape[-2]
         if positions is None:
-            positions = torch.arange(x.shape[-2], device=x.device)
-        # In full precision: past 256, half types cannot tell neighbours apart.
-        positions = positions.to(computing_dtype(positions.dtype) if positions.is_floating_point() else torch.float32)
+            positions = torch.arange(n, device=x.device)
+        positions = positions.to(position_dtype(x, positions))
+        if n <= self.keep:
+            # Nobody is left to compete: make room for one who takes no part.
+            mask = x.new_ones(n, dtype=torch.bool) if mask is None else mask
+            room = (0, self.keep + 1 - n)
+            x, mask, positions = pad(x, (0, 0, *room)), pad(mask, room), pad(positions, room)
         rest = self._compete(
             x[..., self.keep :, :], None if mask is None else mask[..., self.keep :], positions[..., self.keep :]
         )
-        return self._with_kept(rest, x, mask, positions) if self.keep else rest
+        if not self.keep:
+            return rest
+        pooled = self._with_kept(rest, x, mask, positions)
+        return pooled if n > self.keep else _first(n, pooled)
+
+    @property
+    def boost(self) -> Boost:
+        """The boost as it stands; to be set by hand, or by a schedule."""
+        return self.topk.boost
+
+    @boost.setter
+    def boost(self, boost: float | Boost) -> None:
+        self.topk.boost = boost
 
     def select(self, scores: Tensor, mask: Tensor | None) -> Selection:
         """The plan for scores (..., n). For another way to choose, override this."""
@@ -116,12 +134,13 @@ class TokenPool(nn.Module):
             # Padding may hold anything; but a NaN would reach the gradient of the scorer, as 0 * NaN.
             x = x.masked_fill(~mask.unsqueeze(-1), 0.0)
         scores = self.scorer(x)
-        if scores.shape == (*x.shape[:-1], 1):
+        if isinstance(scores, Tensor) and scores.shape == (*x.shape[:-1], 1):
             scores = scores.squeeze(-1)
-        if scores.shape != x.shape[:-1]:
+        if not isinstance(scores, Tensor) or scores.shape != x.shape[:-1] or not scores.is_floating_point():
+            came = f"{scores.dtype} of shape {tuple(scores.shape)}" if isinstance(scores, Tensor) else f"{scores!r}"
             raise ValueError(
-                f"scorer must take x of shape {tuple(x.shape)} to scores of shape {tuple(x.shape[:-1])}, a score per "
-                f"token; got shape {tuple(scores.shape)}"
+                f"scorer must take x of shape {tuple(x.shape)} to floating scores of shape {tuple(x.shape[:-1])}, one "
+                f"per token; got {came}"
             )
         selection = self.select(scores, mask)
         where = selection.apply(positions.unsqueeze(-1)).squeeze(-1)
@@ -146,8 +165,20 @@ class TokenPool(nn.Module):
         return f"{self.dim}, {size}" + (f", keep={self.keep}" if self.keep else "")
 
 
+def position_dtype(x: Tensor, positions: Tensor) -> torch.dtype:
+    """Full precision: past 256, half types cannot tell neighbours apart."""
+    wide = computing_dtype(x.dtype)
+    return torch.promote_types(wide, computing_dtype(positions.dtype)) if positions.is_floating_point() else wide
+
+
+def _first(n: int, pooled: Pooled) -> Pooled:
+    """The first n slots."""
+    x, mask, positions, leaders, scores, selection = pooled
+    return Pooled(x[..., :n, :], mask[..., :n], positions[..., :n], leaders[..., :n], scores[..., :n], selection)
+
+
 class Scorer(nn.Linear):
-    """The built-in scorer: x (..., dim) -> (...), linear, from zero; in full precision under autocast.
+    """The built-in scorer: x (..., dim) -> (...), linear, from zero; in full precision, under autocast too.
 
     From zero nothing is decided yet, so that everything can be learned from. The gain makes scores differ by a unit or
     more, so that choices become sharp, within some hundred steps of Adam at the small learning rates of transformers.
@@ -163,8 +194,9 @@ class Scorer(nn.Linear):
         nn.init.zeros_(self.weight)
 
     def forward(self, x: Tensor) -> Tensor:
+        dtype = computing_dtype(self.weight.dtype)
         with full_precision(x.device):
-            return self.GAIN * super().forward(x.to(self.weight.dtype)).squeeze(-1)
+            return self.GAIN * linear(x.to(dtype), self.weight.to(dtype)).squeeze(-1)
 
     def extra_repr(self) -> str:
         return f"{self.in_features}"

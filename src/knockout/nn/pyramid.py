@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from knockout.checks import check_tokens, check_whole
+from knockout.checks import check_share, check_tokens, check_whole
 from knockout.nn.blocks import cut, joined
-from knockout.nn.pool import Pooled, TokenPool
+from knockout.nn.pool import Pooled, TokenPool, position_dtype
 
 After = Mapping[int, Any] | Sequence[Any]  # what happens after which layer
 
@@ -53,8 +53,8 @@ class PyramidEncoder(nn.Module):
             time and memory then grow with n, not with its square. For one block size a layer: a mapping or sequence.
         dim: of the tokens; by default that of the first ``nn.TransformerEncoderLayer``.
         pool: what makes the pools, called as ``pool(dim, k=length, **options)`` or ``pool(dim, ratio=ratio, ...)``.
-        options: for the pools: ``boost``, ``scorer``, ``keep``, ``hard_eval``, ...; see ``TokenPool``. A scorer is not
-            shared: pass a function to ``pool`` to make one for each.
+        options: for the pools: ``boost``, ``keep``, ``hard_eval``, ...; see ``TokenPool``. For a scorer of your own in
+            each: ``pool=lambda dim, **options: TokenPool(dim, scorer=..., **options)``.
     """
 
     def __init__(
@@ -69,19 +69,10 @@ class PyramidEncoder(nn.Module):
     ) -> None:
         super().__init__()
         self.layers = nn.ModuleList(layers)
-        if (lengths is None) == (ratios is None):
-            raise ValueError(
-                f"pass either lengths, such as {{0: 512}}, or ratios, such as {{0: 0.25}}; got {lengths=}, {ratios=}"
-            )
-        name, given = ("lengths", lengths) if lengths is not None else ("ratios", ratios)
-        assert given is not None
-        after = by_layer(given, name, len(self.layers))
         self.dim = _dim(self.layers) if dim is None else check_whole(dim, "dim")
-        keyword = "k" if lengths is not None else "ratio"
-        # By the name of the layer before, as a ModuleDict has to have it.
-        self.pools = nn.ModuleDict({str(i): pool(self.dim, **{keyword: size}, **options) for i, size in after.items()})
+        self.pools = make_pools(pool, self.dim, len(self.layers), lengths, ratios, options)
         every = dict.fromkeys(range(len(self.layers)), block) if isinstance(block, int) else block
-        blocks = {} if every is None else by_layer(every, "block", len(self.layers))
+        blocks = {} if every is None else _by_layer(every, "block", len(self.layers), "{0: 64}")
         self.blocks = {i: check_whole(size, "block") for i, size in blocks.items()}
         self._calls = [_call_of(layer) for layer in self.layers]
 
@@ -92,12 +83,12 @@ class PyramidEncoder(nn.Module):
             raise ValueError(f"x must have shape (batch, n, {self.dim}); got shape {tuple(x.shape)}")
         batch, n, _ = x.shape
         leaders = torch.arange(n, device=x.device).expand(batch, n)
+        positions = leaders if positions is None else positions.expand(batch, n)
+        positions = positions.to(position_dtype(x, positions))
         if mask is not None:
             mask = mask.expand(batch, n)
             leaders = torch.where(mask, leaders, -1)
-        if positions is None:
-            positions = torch.arange(n, device=x.device, dtype=torch.float32)
-        positions = positions.expand(batch, n)
+            x = x.masked_fill(~mask.unsqueeze(-1), 0.0)  # padding may hold anything, NaN too
         levels = []
         for i, layer in enumerate(self.layers):
             x = self._attend(i, layer, x, mask, positions)
@@ -132,12 +123,13 @@ Call = Callable[[nn.Module, Tensor, Tensor | None, Tensor], Tensor]
 
 
 def _call_of(layer: nn.Module) -> Call:
-    """How to call a layer."""
-    if isinstance(layer, nn.TransformerEncoderLayer):
-        if not layer.self_attn.batch_first:
-            raise ValueError("layers: an nn.TransformerEncoderLayer must be made with batch_first=True")
+    """How to call a layer, or what a wrapper of torch.compile or of activation checkpointing has inside."""
+    inside = getattr(layer, "_orig_mod", getattr(layer, "_checkpoint_wrapped_module", layer))
+    if isinstance(inside, nn.TransformerEncoderLayer) and not inside.self_attn.batch_first:
+        raise ValueError("layers: an nn.TransformerEncoderLayer must be made with batch_first=True")
+    parameters = inspect.signature(inside.forward).parameters
+    if "src_key_padding_mask" in parameters:
         return _call_torch
-    parameters = inspect.signature(layer.forward).parameters
     return _call_with_positions if "positions" in parameters else _call_with_mask
 
 
@@ -176,7 +168,36 @@ def _dim(layers: nn.ModuleList) -> int:
     )
 
 
-def by_layer(given: After, name: str, layers: int) -> dict[int, Any]:
+def make_pools(
+    pool: Callable[..., nn.Module],
+    dim: int,
+    layers: int,
+    lengths: After | None,
+    ratios: After | None,
+    options: Mapping[str, Any],
+) -> nn.ModuleDict:
+    """A pool for each of the layers that are named, by the number of the layer before it."""
+    if (lengths is None) == (ratios is None):
+        raise ValueError(
+            f"pass either lengths, such as {{0: 512}}, or ratios, such as {{0: 0.25}}; got {lengths=}, {ratios=}"
+        )
+    sizes: dict[int, dict[str, float]]
+    if lengths is not None:
+        given = _by_layer(lengths, "lengths", layers, "{0: 512}")
+        sizes = {i: {"k": check_whole(size, f"lengths[{i}]")} for i, size in given.items()}
+    else:
+        assert ratios is not None
+        given = _by_layer(ratios, "ratios", layers, "{0: 0.25}")
+        sizes = {i: {"ratio": check_share(size, f"ratios[{i}]")} for i, size in given.items()}
+    if options.get("scorer") is not None and len(sizes) > 1:
+        raise ValueError(
+            "scorer cannot be shared between pools; "
+            "pass pool=lambda dim, **options: TokenPool(dim, scorer=..., **options)"
+        )
+    return nn.ModuleDict({str(i): pool(dim, **size, **options) for i, size in sizes.items()})
+
+
+def _by_layer(given: After, name: str, layers: int, example: str) -> dict[int, Any]:
     """What is given for some layers, by their number, in their order."""
     if isinstance(given, Mapping):
         entries = dict(given)
@@ -188,7 +209,7 @@ def by_layer(given: After, name: str, layers: int) -> dict[int, Any]:
             )
         entries = dict(enumerate(given))
     else:
-        raise TypeError(f"{name} must be a mapping from layers, such as {{0: 512}}, or a sequence; got {given!r}")
+        raise TypeError(f"{name} must be a mapping from layers, such as {example}, or a sequence; got {given!r}")
     for layer in entries:
         if isinstance(layer, bool) or not isinstance(layer, int) or not 0 <= layer < layers:
             raise ValueError(f"{name} must name layers from 0 to {layers - 1}; got {layer!r}")

@@ -34,13 +34,15 @@ from knockout.checks import check_positive, check_whole
 from knockout.nn.topk import TopK
 
 
-class Schedule(ABC):
+class BoostSchedule(ABC):
     """The common part of the schedules: sets the boost of all selections in a model, now and at every ``step()``.
 
     The boosts must be ``Relative`` or ``Fixed`` (a bare number is Relative): the schedule sets their number.
     """
 
     def __init__(self, model: nn.Module, steps: int) -> None:
+        if not isinstance(model, nn.Module):
+            raise TypeError(f"model must be an nn.Module; got {type(model).__name__}")
         self.steps = check_whole(steps, "steps")
         self.last_step = 0
         self._layers = [layer for layer in model.modules() if isinstance(layer, TopK)]
@@ -67,14 +69,20 @@ class Schedule(ABC):
         return self.boost_at(min(self.last_step / self.steps, 1.0))
 
     def state_dict(self) -> dict[str, Any]:
-        """How far the schedule has come."""
-        return {"last_step": self.last_step, "steps": self.steps}
+        """How far the schedule has come, and where it leads."""
+        return {name: value for name, value in vars(self).items() if not name.startswith("_")}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from there."""
-        if missing := {"last_step", "steps"} - set(state):
-            raise KeyError(f"state must come from the state_dict() of a schedule; it has no {sorted(missing)}")
-        self.last_step, self.steps = int(state["last_step"]), int(state["steps"])
+        """Go on from there, whatever this one was made with."""
+        mine = self.state_dict()
+        if set(state) != set(mine):
+            raise ValueError(
+                f"state must come from the state_dict() of a {type(self).__name__}, with {sorted(mine)}; "
+                f"got {sorted(state)}"
+            )
+        check_whole(state["steps"], 'state["steps"]')
+        check_whole(state["last_step"], 'state["last_step"]', least=0)
+        vars(self).update(state)
         self._set()
 
     def _set(self) -> None:
@@ -87,25 +95,25 @@ class Schedule(ABC):
         return f"{type(self).__name__}(step {self.last_step} of {self.steps}, boost {self.get_last_boost():.3g})"
 
 
-class Constant(Schedule):
+class ConstantBoost(BoostSchedule):
     """The same boost all the time: a schedule that can stand in for the others.
 
     >>> import knockout
-    >>> knockout.nn.Constant(knockout.nn.TopK(4), boost=2.0)
-    Constant(step 0 of 1, boost 2)
+    >>> knockout.nn.ConstantBoost(knockout.nn.TopK(4), boost=2.0)
+    ConstantBoost(step 0 of 1, boost 2)
     """
 
     def __init__(self, model: nn.Module, boost: float = 4.0) -> None:
         super().__init__(model, 1)
         check_positive(boost, "boost")
-        self.boost = boost
+        self.boost = float(boost)
         self._set()
 
     def boost_at(self, progress: float) -> float:  # noqa: ARG002
         return self.boost
 
 
-class Sharpen(Schedule):
+class Sharpen(BoostSchedule):
     """Hold, then sharpen: ``start`` for the first part of the steps, then up to ``end`` by equal factors.
 
     The easy way: with the defaults it learned best, at every scale of the scores, in a test with planted relevance.
@@ -120,8 +128,8 @@ class Sharpen(Schedule):
         super().__init__(model, steps)
         check_positive(start, "start")
         check_positive(end, "end")
-        if not 0 <= hold <= 1:
-            raise ValueError(f"hold must lie between 0 and 1, a part of the steps; got {hold!r}")
+        if not isinstance(hold, (int, float)) or not 0 <= hold <= 1:
+            raise ValueError(f"hold must be a number from 0 to 1, a part of the steps; got {hold!r}")
         self.start, self.end, self.hold = start, end, hold
         self._set()
 
@@ -130,7 +138,7 @@ class Sharpen(Schedule):
         return self.start * math.pow(self.end / self.start, rise)
 
 
-class _Between(Schedule):
+class _Between(BoostSchedule):
     """From one boost to another."""
 
     def __init__(self, model: nn.Module, steps: int, start: float = 0.5, end: float = 8.0) -> None:
@@ -141,11 +149,11 @@ class _Between(Schedule):
         self._set()
 
 
-class Linear(_Between):
+class LinearBoost(_Between):
     """From ``start`` to ``end`` by equal steps.
 
     >>> import knockout
-    >>> knockout.nn.Linear(knockout.nn.TopK(4), steps=100, start=1.0, end=5.0).boost_at(0.25)
+    >>> knockout.nn.LinearBoost(knockout.nn.TopK(4), steps=100, start=1.0, end=5.0).boost_at(0.25)
     2.0
     """
 
@@ -153,11 +161,11 @@ class Linear(_Between):
         return self.start + (self.end - self.start) * progress
 
 
-class Cosine(_Between):
+class CosineBoost(_Between):
     """From ``start`` to ``end`` along half a cosine: slowly at both ends.
 
     >>> import knockout
-    >>> knockout.nn.Cosine(knockout.nn.TopK(4), steps=100, start=1.0, end=5.0).boost_at(0.5)
+    >>> knockout.nn.CosineBoost(knockout.nn.TopK(4), steps=100, start=1.0, end=5.0).boost_at(0.5)
     3.0
     """
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from knockout.boost import Boost, Fixed, Relative, as_boost
 from knockout.checks import check_choice, check_flag, check_k
 from knockout.functional import Order, TopKResult, select
+from knockout.quota import WHOLE, Quota
 from knockout.selection import Selection
 
 
@@ -55,6 +56,8 @@ class TopK(nn.Module):
     ) -> None:
         super().__init__()
         self.k = check_k(k)
+        # A share as a whole number of parts: torch.compile would take a float for one that varies.
+        self._parts = Quota.of_share(self.k, 1).parts if isinstance(self.k, float) else 0
         check_choice(order, "order", ("score", "position"))
         self.order: Order = order
         check_flag(hard, "hard")
@@ -85,7 +88,7 @@ class TopK(nn.Module):
 
     def select(self, scores: Tensor, mask: Tensor | None = None) -> Selection:
         """The plan alone, to be applied to any number of payloads: scores (..., n) -> Selection."""
-        k = min(self.k, scores.shape[-1]) if isinstance(self.k, int) else self.k
+        k = self._parts / WHOLE if self._parts else min(self.k, scores.shape[-1])
         hard = self.hard if self.training or self.hard_eval is None else self.hard_eval
         return select(scores, k, self.boost, mask, self.order, hard)
 
