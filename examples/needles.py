@@ -81,10 +81,10 @@ def make(kind: str, seed: int) -> NeedleNet:
 def train(kind: str, lengths: Sequence[int], seed: int, steps: int, count: int) -> Rows:
     """Train one network on sequences of the first length, then on longer and longer ones; test it on ``count`` of each.
 
-    Where to look is learned on short sequences, in most of the steps; an eighth as many go into each further length.
+    Where to look is learned on short sequences, in most of the steps; a sixteenth as many go into each further length.
     """
     model = make(kind, seed)
-    stages = [(n, steps if i == 0 else max(1, steps // 8)) for i, n in enumerate(lengths)]
+    stages = [(n, steps if i == 0 else max(1, steps // 16)) for i, n in enumerate(lengths)]
     optimizer, rate = optimizer_for(model, RATE, sum(length for _, length in stages))
     boost = Sharpen(model, steps) if kind == "knockout" else None
     generator = torch.Generator().manual_seed(1000 + seed)
@@ -187,8 +187,8 @@ def main() -> None:
     options.add_argument(
         "--steps",
         type=int,
-        default=400,
-        help="of training, on the shortest sequences; an eighth as many on each longer length",
+        default=800,
+        help="of training, on the shortest sequences; a sixteenth as many on each longer length",
     )
     chosen = options.parse_args()
     steps, seeds, count, seconds, lengths = chosen.steps, chosen.seeds, 256, 10.0, [512, 1024, 2048, 4096, 8192]
