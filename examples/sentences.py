@@ -89,6 +89,7 @@ def tokenizer(folder: Path | None) -> Tokenizer:
 
 def encoder(folder: Path | None) -> PreTrainedModel:
     """The model in the folder; without one, a tiny one that has learned nothing."""
+    disable_progress_bar()  # type: ignore[no-untyped-call]  # of every process that loads it
     model: Any
     if folder is not None:
         model = AutoModel.from_pretrained(folder)
@@ -285,7 +286,6 @@ def picture(
 
 def main() -> None:
     """Train, time, tell."""
-    disable_progress_bar()  # type: ignore[no-untyped-call]
     options = parser(__doc__ or "", "sentences")
     options.add_argument(
         "--model", type=Path, help="folder with a BERT and its tokenizer.json; by default all-MiniLM-L6-v2"
