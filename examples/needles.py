@@ -193,7 +193,7 @@ def main() -> None:
     chosen = options.parse_args()
     steps, seeds, count, seconds, lengths = chosen.steps, chosen.seeds, 256, 10.0, [512, 1024, 2048, 4096, 8192]
     trained = lengths[::2]
-    longest = 2048  # that the encoder without pooling is trained on: beyond, it would take hours
+    longest = 2048  # that the encoder without pooling is trained on: beyond, it would take longer than all the others
     if chosen.quick:
         steps, seeds, count, seconds, lengths, trained = 2, 1, BATCH, 0.1, [512], [300, 512]
     kinds = [NO_POOLING, *POOLS]

@@ -111,7 +111,8 @@ def test_repr_and_sizes() -> None:
 
 
 def test_the_public_names() -> None:
-    assert sorted(knockout.__all__) == ["Selection", "boost", "methods", "metrics", "native", "plot", "select", "topk"]
+    names = ["Selection", "boost", "methods", "metrics", "native", "nn", "plot", "select", "topk"]
+    assert sorted(knockout.__all__) == names
     assert sorted(knockout.methods.__all__) == ["hard", "iterative"]
     assert repr(Relative(4)) == "Relative(c=4, unit=1.0, alpha=1.5)"
     assert Relative(4) == Relative(4.0)
