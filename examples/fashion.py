@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import math
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,6 +25,7 @@ class Split(NamedTuple):
     labels: Tensor  # (count,) int64, 0 to 9
 
 
+@cache  # a process that trains many networks reads the files once
 def load(folder: Path) -> tuple[Split, Split]:
     """The training and the test images."""
     train, test = (_split(folder, name) for name in ("train", "t10k"))

@@ -26,6 +26,7 @@ from torch.optim.lr_scheduler import LRScheduler, OneCycleLR
 from benchmarks.timing import medians
 from knockout.eval.environment import environment
 from knockout.eval.journal import Journal, JournalError, Rows
+from knockout.nn import BoostSchedule
 
 console = Console()
 
@@ -103,6 +104,16 @@ def optimizer_for(model: nn.Module, rate: float, steps: int) -> tuple[Optimizer,
     """AdamW, its learning rate up to ``rate`` in a tenth of the steps and down to nothing in the others."""
     optimizer = torch.optim.AdamW(model.parameters(), weight_decay=0.01)
     return optimizer, OneCycleLR(optimizer, rate, total_steps=steps + 1, pct_start=0.1)
+
+
+def learn(loss: Tensor, optimizer: Optimizer, *schedules: LRScheduler | BoostSchedule | None) -> None:
+    """One step of training, and of the schedules that there are: of the learning rate, of the boost."""
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    for schedule in schedules:
+        if schedule is not None:
+            schedule.step()
 
 
 def times(models: Mapping[str, nn.Module], x: Tensor, labels: Tensor, seconds: float) -> dict[str, tuple[float, float]]:

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from examples import rivals
-from examples.laboratory import carry_out, console, guarded, optimizer_for, parser, show, spread, times
+from examples.laboratory import carry_out, console, guarded, learn, optimizer_for, parser, show, spread, times
 from knockout.eval.journal import Rows
 from knockout.nn import PyramidEncoder, Sharpen, TokenPool, evaluate_hard
 
@@ -93,13 +93,7 @@ def train(kind: str, lengths: Sequence[int], seed: int, steps: int, count: int) 
         model.train()
         for _ in range(length):
             tokens, label = draw(BATCH, n, generator)
-            loss = cross_entropy(model(tokens), label)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            rate.step()
-            if boost is not None:
-                boost.step()
+            learn(cross_entropy(model(tokens), label), optimizer, rate, boost)
         row: dict[str, Any] = {"kind": kind, "n": n, "seed": seed, **judged(model, n, count)}
         if kind == "knockout":
             with evaluate_hard(model):
@@ -113,15 +107,14 @@ def judged(model: NeedleNet, n: int, count: int) -> dict[str, float]:
     """How often the class is told rightly, and how many of the needles are left after each pool."""
     model.eval()
     generator = torch.Generator().manual_seed(0)
-    right, found, left = 0, 0, 0
+    right, found = 0, 0
     for _ in range(count // BATCH):
         tokens, label = draw(BATCH, n, generator)
         out = model.encoder(model.embedding(tokens))
         right += int((model.told(out.x).argmax(dim=-1) == label).sum())
         leader = torch.where(out.leaders >= 0, tokens.gather(1, out.leaders.clamp(min=0)), -1)
         found += int((leader // CLASSES == 0).sum())
-        left += BATCH * NEEDLES
-    return {"accuracy": right / count, "needles": found / left}
+    return {"accuracy": right / count, "needles": found / (count * NEEDLES)}
 
 
 def cost(kinds: Sequence[str], n: int, seconds: float) -> Rows:
@@ -175,7 +168,7 @@ def picture(path: Path, costs: Rows) -> None:
         for kind in dict.fromkeys(row["kind"] for row in costs):
             rows = [row for row in costs if row["kind"] == kind]
             axis.plot([row["n"] for row in rows], [row[name] for row in rows], marker=".", label=kind)
-        axis.set(xscale="log", yscale="log", xlabel="n", title=title)
+        axis.set(yscale="log", xlabel="n", title=title)
         axis.set_xscale("log", base=2)
     axis.legend(fontsize="small")
     figure.savefig(path, dpi=110)

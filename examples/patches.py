@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.functional import adaptive_avg_pool2d, cross_entropy
 
 from examples import fashion, rivals
-from examples.laboratory import carry_out, console, guarded, optimizer_for, parser, show, spread, times
+from examples.laboratory import carry_out, console, guarded, learn, optimizer_for, parser, show, spread, times
 from knockout.eval.journal import Rows
 from knockout.nn import PyramidEncoder, Sharpen, TokenPool, evaluate_hard
 
@@ -85,13 +85,7 @@ def train(kind: str, k: int, seed: int, images: int, tested: int, data: Path, ke
     )
     for step in range(steps):
         batch = order[step * BATCH : (step + 1) * BATCH]
-        loss = cross_entropy(model(training.images[batch]), training.labels[batch])
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        rate.step()
-        if boost is not None:
-            boost.step()
+        learn(cross_entropy(model(training.images[batch]), training.labels[batch]), optimizer, rate, boost)
     if kind == "knockout":
         torch.save(model.state_dict(), keep / f"{kind} {k} {seed}.pt")
     row: dict[str, Any] = {"kind": kind, "k": k, "seed": seed, "accuracy": accuracy(model, test)}

@@ -26,7 +26,7 @@ from transformers.utils.logging import disable_progress_bar
 import knockout.hf
 from benchmarks.timing import medians
 from examples import prose, rivals
-from examples.laboratory import carry_out, console, guarded, parser, show, spread
+from examples.laboratory import carry_out, console, guarded, learn, parser, show, spread
 from knockout.eval.journal import Rows
 from knockout.nn import Sharpen, TokenPool, evaluate_hard
 
@@ -184,12 +184,7 @@ def train(model: Any, kind: str, text: Text, goal: Tensor, steps: int, tune: boo
     for step in range(steps):
         batch = order[step * BATCH : (step + 1) * BATCH]
         loss = 1.0 - (embed(model, text.training[batch]) * goal[batch]).sum(dim=-1).mean()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        rate.step()
-        if boost is not None:
-            boost.step()
+        learn(loss, optimizer, rate, boost)
 
 
 def quality(model: PreTrainedModel, kind: str, k: int, text: Text, original: Originals) -> dict[str, float]:

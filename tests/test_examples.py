@@ -71,20 +71,15 @@ def test_patches_say_how_to_get_the_data(data: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-def test_needles(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "line"), [("needles", "| 512 | knockout |"), ("sentences", "| knockout, chosen hard | 16 |")]
+)
+def test_tables_and_a_picture(name: str, line: str, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    done = run("needles", "--out", str(out))
+    done = run(name, "--out", str(out))
     assert done.returncode == 0, done.stdout + done.stderr
-    assert (out / "needles.png").stat().st_size > 10_000
-    assert "| 512 | knockout |" in (out / "tables.md").read_text()
-
-
-def test_sentences(tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    done = run("sentences", "--out", str(out))
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert (out / "sentences.png").stat().st_size > 10_000
-    assert "| knockout, chosen hard | 16 |" in (out / "tables.md").read_text()
+    assert (out / f"{name}.png").stat().st_size > 10_000
+    assert line in (out / "tables.md").read_text()
 
 
 def test_sentences_say_how_to_get_the_model(monkeypatch: pytest.MonkeyPatch) -> None:

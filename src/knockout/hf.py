@@ -233,9 +233,7 @@ class PooledEncoder(nn.Module):
             x = layer(x, attention_mask, **options)
             if str(i) in self.pools and x.shape[1] > self.keep:
                 pooled = self.pools[str(i)](x, real, positions)
-                x, positions = pooled.x, pooled.positions
-                origin = leaders.gather(-1, pooled.leaders.clamp(min=0))
-                leaders = torch.where(pooled.mask, origin, -1)
+                x, positions, leaders = pooled.x, pooled.positions, pooled.origins(leaders)
                 # Without padding no slot stays empty; and attention without a mask is faster.
                 real = None if real is None else pooled.mask
                 attention_mask = create_bidirectional_mask(self.config, x, real)

@@ -25,6 +25,10 @@ class Pooled(NamedTuple):
     scores: Tensor  # (..., k) blended scores, differentiable; 0 for tokens that are always kept
     selection: Selection  # the plan, over the tokens that had to compete; for its weights, its perplexity, ...
 
+    def origins(self, leaders: Tensor) -> Tensor:
+        """Which token leads each slot, (..., k), in terms of a sequence whose tokens led what was pooled, (..., n)."""
+        return torch.where(self.mask, leaders.gather(-1, self.leaders.clamp(min=0)), -1)
+
 
 class TokenPool(nn.Module):
     """Pass on the k tokens of a sequence that matter most: a scorer, and the operator.

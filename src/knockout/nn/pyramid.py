@@ -95,9 +95,7 @@ class PyramidEncoder(nn.Module):
             if str(i) in self.pools:
                 pooled = self.pools[str(i)](x, mask, positions)
                 levels.append(pooled)
-                origin = leaders.gather(-1, pooled.leaders.clamp(min=0))
-                x, mask, positions = pooled.x, pooled.mask, pooled.positions
-                leaders = torch.where(pooled.mask, origin, -1)
+                x, mask, positions, leaders = pooled.x, pooled.mask, pooled.positions, pooled.origins(leaders)
         return Pyramid(x, mask, positions, leaders, tuple(levels))
 
     def _attend(self, i: int, layer: nn.Module, x: Tensor, mask: Tensor | None, positions: Tensor) -> Tensor:

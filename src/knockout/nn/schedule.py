@@ -31,7 +31,7 @@ import torch
 from torch import nn
 
 from knockout.checks import check_positive, check_whole
-from knockout.nn.topk import TopK
+from knockout.nn.topk import selections
 
 
 class BoostSchedule(ABC):
@@ -45,7 +45,7 @@ class BoostSchedule(ABC):
             raise TypeError(f"model must be an nn.Module; got {type(model).__name__}")
         self.steps = check_whole(steps, "steps")
         self.last_step = 0
-        self._layers = [layer for layer in model.modules() if isinstance(layer, TopK)]
+        self._layers = selections(model)
         if not self._layers:
             raise ValueError(
                 f"model must contain a knockout.nn.TopK or TokenPool for a schedule to act on; "
@@ -113,7 +113,18 @@ class ConstantBoost(BoostSchedule):
         return self.boost
 
 
-class Sharpen(BoostSchedule):
+class _Between(BoostSchedule):
+    """From one boost to another."""
+
+    def __init__(self, model: nn.Module, steps: int, start: float = 0.5, end: float = 8.0) -> None:
+        super().__init__(model, steps)
+        check_positive(start, "start")
+        check_positive(end, "end")
+        self.start, self.end = start, end
+        self._set()
+
+
+class Sharpen(_Between):
     """Hold, then sharpen: ``start`` for the first part of the steps, then up to ``end`` by equal factors.
 
     The easy way: with the defaults it learned best, at every scale of the scores, in a test with planted relevance.
@@ -125,28 +136,14 @@ class Sharpen(BoostSchedule):
     """
 
     def __init__(self, model: nn.Module, steps: int, start: float = 0.5, end: float = 8.0, hold: float = 0.5) -> None:
-        super().__init__(model, steps)
-        check_positive(start, "start")
-        check_positive(end, "end")
         if not isinstance(hold, (int, float)) or not 0 <= hold <= 1:
             raise ValueError(f"hold must be a number from 0 to 1, a part of the steps; got {hold!r}")
-        self.start, self.end, self.hold = start, end, hold
-        self._set()
+        self.hold = hold
+        super().__init__(model, steps, start, end)
 
     def boost_at(self, progress: float) -> float:
         rise = max(0.0, progress - self.hold) / (1.0 - self.hold) if self.hold < 1 else 0.0
         return self.start * math.pow(self.end / self.start, rise)
-
-
-class _Between(BoostSchedule):
-    """From one boost to another."""
-
-    def __init__(self, model: nn.Module, steps: int, start: float = 0.5, end: float = 8.0) -> None:
-        super().__init__(model, steps)
-        check_positive(start, "start")
-        check_positive(end, "end")
-        self.start, self.end = start, end
-        self._set()
 
 
 class LinearBoost(_Between):

@@ -106,6 +106,11 @@ class TopK(nn.Module):
         return ", ".join(settings)
 
 
+def selections(model: nn.Module) -> list[TopK]:
+    """All selections of a model."""
+    return [layer for layer in model.modules() if isinstance(layer, TopK)]
+
+
 @contextmanager
 def evaluate_hard(model: nn.Module, hard: bool = True) -> Iterator[None]:
     """Let all selections of a model choose hard (or soft) in evaluation mode, until the block ends.
@@ -120,7 +125,7 @@ def evaluate_hard(model: nn.Module, hard: bool = True) -> Iterator[None]:
     >>> gap = (pool(x).x - hard).norm() / hard.norm()  # how far the soft result is from the hard one
     """
     check_flag(hard, "hard")
-    layers = [layer for layer in model.modules() if isinstance(layer, TopK)]
+    layers = selections(model)
     before = [layer.hard_eval for layer in layers]
     for layer in layers:
         layer.hard_eval = hard
