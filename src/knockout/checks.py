@@ -99,7 +99,7 @@ def check_values(values: Tensor, batch: Sequence[int], n: int, device: torch.dev
     check_broadcast(values.shape[:-2], "values", batch)
 
 
-def check_choice(value: str, name: str, choices: Sequence[str]) -> None:
+def check_choice(value: object, name: str, choices: Sequence[object]) -> None:
     """One of the choices."""
     if value not in choices:
         raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}; got {value!r}")

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from knockout.checks import candidates, check_flag, check_positive, check_scores
-from knockout.plan import Rows
-from knockout.ranking import best_first
+from knockout.methods.slots import Slots, in_order, selection
 from knockout.selection import Selection
 
 
@@ -43,49 +42,48 @@ def iterative(
     check_flag(peaked, "peaked")
     check_positive(alpha, "alpha")
     entrants = candidates(scores, mask)
-    order = best_first(entrants.score, entrants.alive)
-    step = torch.arange(order.shape[-1], device=order.device).expand(order.shape)
-    rank = torch.empty_like(order).scatter(-1, order, step)
-    leader = order[..., : quota.k]
-    filled = quota.filled(entrants.alive)
+    order = in_order(entrants, quota)
     plan = Steps(
         n=scores.shape[-1],
         k=quota.k,
         poison=entrants.poison,
         score=entrants.score,
-        rank=torch.where(entrants.alive, rank, -1),
-        best=entrants.score.gather(-1, leader),
-        filled=filled,
+        alive=entrants.alive,
+        filled=order.filled,
+        masked=mask is not None,
+        rank=order.rank,
+        best=entrants.score.gather(-1, order.leader),
         peaked=peaked,
         alpha=alpha,
-        masked=mask is not None,
     )
-    return Selection(plan, torch.where(filled, leader, -1), filled, scores.dtype)
+    return selection(plan, order, scores.dtype)
 
 
 @dataclass(eq=False)
-class Steps(Rows):
+class Steps(Slots):
     """Step i weighs the candidates whose rank is i or later by their distance from the i-th best score."""
 
-    poison: Tensor  # (*batch, 1), as in Candidates
-    score: Tensor  # (*batch, n)
     rank: Tensor  # (*batch, n): the step at which a candidate is the best one left; -1 if it takes no part
     best: Tensor  # (*batch, k): the score of the best one left at each step
-    filled: Tensor  # (*batch, k): whether anybody is left
     peaked: bool
     alpha: float
-    masked: bool  # whether the caller gave a mask, so that values may hold anything at the places it left out
 
-    def rows(self, start: int, stop: int) -> Tensor:
+    def logits(self, start: int, stop: int) -> Tensor:
         limits = torch.finfo(self.score.dtype)
-        step = torch.arange(start, stop, device=self.score.device).unsqueeze(-1)
-        rank = self.rank.unsqueeze(-2)
         # Squares must stay finite, and the lowest number rather than -inf keeps a row with nobody left finite too.
         farthest = math.sqrt(limits.max / max(self.alpha, 1.0)) / 2
         distance = (self.best[..., start:stop, None] - self.score.unsqueeze(-2)).clamp(-farthest, farthest)
-        logit = torch.where(rank >= step, -min(self.alpha, limits.max) * distance.square(), limits.min)
-        weight = self._peaked(logit, rank == step) if self.peaked else torch.softmax(logit, dim=-1)
-        return weight * self.filled[..., start:stop, None] * self.poison.unsqueeze(-1)
+        is_left = self.rank.unsqueeze(-2) >= self._steps(start, stop)
+        return torch.where(is_left, -min(self.alpha, limits.max) * distance.square(), limits.min)
+
+    def rows(self, start: int, stop: int) -> Tensor:
+        if not self.peaked:
+            return super().rows(start, stop)
+        is_best = self.rank.unsqueeze(-2) == self._steps(start, stop)
+        return self.kept(self._peaked(self.logits(start, stop), is_best), start, stop)
+
+    def _steps(self, start: int, stop: int) -> Tensor:
+        return torch.arange(start, stop, device=self.score.device).unsqueeze(-1)
 
     def _peaked(self, logit: Tensor, is_best: Tensor) -> Tensor:
         limits = torch.finfo(logit.dtype)
@@ -94,14 +92,3 @@ class Steps(Rows):
         alone = (is_best | (logit == limits.min)).all(dim=-1, keepdim=True)
         # Far-off others make the printed weight of the best one grow without bound; it stops at the largest 1/x.
         return peak / torch.where(alone, 1.0, others.clamp(min=limits.tiny))
-
-    def scores(self) -> Tensor:
-        return self.apply(self.score.unsqueeze(-1)).squeeze(-1)
-
-    def apply(self, values: Tensor) -> Tensor:
-        if self.masked:
-            values = torch.where((self.rank >= 0).unsqueeze(-1), values, 0.0)
-        return super().apply(values)
-
-    def _batch_size(self) -> int:
-        return math.prod(self.score.shape[:-1])

@@ -1,0 +1,65 @@
+"""LapSum (Struski, Bednarczyk, Podolak and Tabor 2025, arXiv 2503.06242)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from knockout.methods.balance import Distribution, balanced, softmax_of
+from knockout.methods.khot import enter
+from knockout.selection import Selection
+
+
+def lapsum(scores: Tensor, k: int | float, temperature: float = 0.1, mask: Tensor | None = None) -> Selection:
+    """A k-hot mask: the Laplace distribution function of each score's distance from a threshold.
+
+    The threshold at which the shares add up to k is found in closed form: between two neighbouring scores their sum is
+    a quadratic in one exponential. The Selection is the top k rows weighted by the mask, ``mass()`` all of it.
+    Time O(n log n + k d), memory O(n + k d).
+
+    The hard twin is ``torch.topk(scores, k).indices``:
+
+    >>> import torch, knockout
+    >>> scores = torch.tensor([0.0, 2.0, 0.5, 1.0])
+    >>> knockout.methods.lapsum(scores, k=2, temperature=0.5).mass()
+    tensor([0.1016, 0.9549, 0.2763, 0.6671])
+    """
+    return balanced(enter(scores, k, mask, temperature), temperature, Laplace())
+
+
+class Laplace(Distribution):
+    """exp(x) / 2 below 0, 1 - exp(-x) / 2 above."""
+
+    def function(self, x: Tensor) -> Tensor:
+        half = 0.5 * torch.exp(-x.abs())
+        return torch.where(x > 0, 1.0 - half, half)
+
+    def pull(self, x: Tensor, alive: Tensor) -> Tensor:
+        return softmax_of(-x.abs(), alive)
+
+    def threshold(self, z: Tensor, alive: Tensor, count: Tensor) -> Tensor:
+        # With the threshold at the j-th best score, those above and below it have shares that add up to
+        #     total_j = j - above_j / 2 + below_j / 2,   above_j = sum over i <= j of exp(z_j - z_i),
+        #                                                below_j = sum over i >  j of exp(z_i - z_j),
+        # which grows with j. The threshold lies at or below the last score whose total is not more than k.
+        ordered = torch.where(alive, z, -torch.inf).sort(dim=-1, descending=True).values
+        above = torch.exp(torch.logcumsumexp(-ordered, dim=-1) + ordered)
+        below = torch.exp(torch.logcumsumexp(ordered.flip(-1), dim=-1).flip(-1) - ordered) - 1.0
+        number = torch.arange(1, z.shape[-1] + 1, device=z.device)
+        j = (number - above / 2.0 + below / 2.0 <= count).sum(dim=-1, keepdim=True)  # not so for the NaN of the dead
+        pivot = ordered.gather(-1, (j - 1).clamp(min=0))
+        # Down from there by log x: j - above / (2 x) + below x / 2 = k, whose root is found in logarithms, so that
+        # nothing vanishes. If no total is small enough, the threshold is above all scores, and all are below it.
+        distance = -(z - pivot).abs()
+        is_above = alive & (z >= pivot) & (j > 0)
+        above = torch.where(is_above, distance, -torch.inf).logsumexp(dim=-1, keepdim=True)
+        below = torch.where(alive & ~is_above, distance, -torch.inf).logsumexp(dim=-1, keepdim=True)
+        missing = count - is_above.sum(dim=-1, keepdim=True)
+        size = torch.log(missing.abs())
+        # log(1 + sqrt(1 + above below / missing^2)), where the product may be as large as it likes.
+        excess = (above + below) / 2.0 - size
+        part = size + torch.where(
+            excess > 20.0, excess, torch.log1p(torch.exp(2.0 * excess.clamp(max=20.0)).add(1.0).sqrt())
+        )
+        up, down = part - below, above - part
+        return pivot - torch.where(missing > 0, up, torch.where(missing < 0, down, (above - below) / 2.0))
