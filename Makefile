@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help install test test-slow lint format sanitize wheel reproduce bench examples pictures clean
+.PHONY: help install test test-slow lint format sanitize wheel peers reproduce bench examples pictures clean
 
 help: ## list the commands
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -80,6 +80,15 @@ wheel: $(READY) ## one abi3 wheel in dist/, and the tests against it in an empty
 	$(TRIED)/bin/python -c 'import sys, knockout; \
 		assert knockout.__file__.startswith(sys.prefix) and knockout.native.available(), knockout.__file__'
 	OMP_NUM_THREADS=1 $(TRIED)/bin/python -m pytest -q --numprocesses auto tests
+
+# In an environment of its own: they bring JAX with them.
+PEERS := build/peers
+
+peers: $(READY) ## the other methods against packages that do the same
+	$(PYTHON) -m venv $(PEERS)
+	$(PEERS)/bin/python -m pip install --quiet --constraint constraints.txt torch setuptools
+	$(PEERS)/bin/python -m pip install --quiet --constraint constraints.txt --no-build-isolation ".[dev,peers]"
+	$(PEERS)/bin/python -m pytest -q tests/test_peers.py
 
 # A run that was stopped goes on, one that was finished is shown again; other code gets a folder of its own.
 CODE = $(shell git describe --always --dirty 2>/dev/null || echo here)
