@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import multiprocessing
-import os
 import statistics
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from functools import partial
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import torch
@@ -26,6 +22,7 @@ from torch.optim.lr_scheduler import LRScheduler, OneCycleLR
 from benchmarks.timing import medians
 from knockout.eval.environment import environment
 from knockout.eval.journal import Journal, JournalError, Rows
+from knockout.eval.works import side_by_side
 from knockout.nn import BoostSchedule
 
 console = Console()
@@ -71,29 +68,9 @@ def _results(run: Run, todo: Mapping[str, Mapping[str, Any]], workers: int) -> I
     if workers == 1:
         yield from ((name, run(**arguments)) for name, arguments in todo.items())
         return
-    threads = max(1, torch.get_num_threads() // workers)
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, context, _begin, (threads,)) as pool:
-        futures: dict[Future[Rows], str] = {pool.submit(run, **todo[name]): name for name in todo}
-        try:
-            for future in as_completed(futures):
-                yield futures[future], future.result()
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
-
-
-def _begin(threads: int) -> None:
-    """A worker starts; when its parent is killed, so is it."""
-
-    def follow() -> None:
-        parent = multiprocessing.parent_process()
-        assert parent is not None
-        parent.join()
-        os._exit(1)
-
-    torch.set_num_threads(threads)
-    Thread(target=follow, daemon=True).start()
+    names = list(todo)
+    for number, rows in side_by_side([partial(run, **todo[name]) for name in names], workers):
+        yield names[number], rows
 
 
 def _shown(row: Mapping[str, Any]) -> str:

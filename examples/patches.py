@@ -15,8 +15,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import adaptive_avg_pool2d, cross_entropy
 
-from examples import fashion, rivals
+from examples import rivals
 from examples.laboratory import carry_out, console, guarded, learn, optimizer_for, parser, show, spread, times
+from knockout.eval import fashion
 from knockout.eval.journal import Rows
 from knockout.nn import PyramidEncoder, Sharpen, TokenPool, evaluate_hard
 

@@ -14,7 +14,7 @@ import knockout
 from knockout import Selection
 from knockout.nn import TokenPool
 from knockout.nn.pool import Scorer
-from knockout.plan import Bracket, Rows
+from knockout.plan import Rows
 
 Method = Callable[[Tensor, int, Tensor | None], Selection]  # scores (..., n), k, mask -> plan
 
@@ -78,16 +78,8 @@ class Cells(Rows):
 
 
 def gated(scores: Tensor, k: int, mask: Tensor | None) -> Selection:
-    """Hard top-k whose rows are scaled by a sigmoid of their scores: how a gradient is usually got past torch.topk.
-
-    Twice the sigmoid, so that a scorer that starts from zero passes rows unchanged.
-    """
-    hard = knockout.methods.hard(scores, k, mask)
-    best = scores.gather(-1, hard.indices.clamp(min=0))
-    gate = torch.where(hard.mask, 2.0 * torch.sigmoid(best), 0.0)
-    member = torch.where(hard.mask, hard.indices, scores.shape[-1])
-    plan = Bracket(scores.shape[-1], member.unsqueeze(-1), gate.unsqueeze(-1), torch.where(hard.mask, best, 0.0))
-    return Selection(plan, hard.indices, hard.mask, scores.dtype)
+    """Hard top-k with gates; of twice the sigmoid, so that a scorer that starts from zero passes rows unchanged."""
+    return knockout.methods.gated(scores, k, scale=2.0, mask=mask)
 
 
 def iterative(scores: Tensor, k: int, mask: Tensor | None) -> Selection:

@@ -157,10 +157,10 @@ def test_figures_are_drawn_from_results_alone_and_always_the_same(
         raise AssertionError("a figure was timing something")
 
     monkeypatch.setattr(time, "perf_counter", no_clock)
-    draw_all(journal(results()), tmp_path)
+    draw_all(FIGURES, journal(results()), tmp_path)
     first = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     assert set(first) == {f"{name}.{kind}" for name in FIGURES for kind in ("png", "svg")}
-    draw_all(journal(results()), tmp_path)
+    draw_all(FIGURES, journal(results()), tmp_path)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == first
     assert all(content[:8] == b"\x89PNG\r\n\x1a\n" for name, content in first.items() if name.endswith("png"))
 

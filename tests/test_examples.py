@@ -11,7 +11,8 @@ import pytest
 import torch
 
 import knockout
-from examples import fashion, needles, patches, prose, rivals, sentences
+from examples import needles, patches, prose, rivals, sentences
+from knockout.eval import fashion
 from tests.cases import randn
 
 ROOT = Path(__file__).parent.parent

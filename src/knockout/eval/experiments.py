@@ -6,12 +6,13 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
 from knockout.eval import grid, pairing, rounds, training
 from knockout.eval.journal import Rows
+from knockout.eval.works import Work
 from knockout.tournament import rounds_of
 
 
@@ -33,14 +34,6 @@ class Settings:
     def batches_of(self, n: int, k: int) -> int:
         """How many batches a cell gets."""
         return max(2, min(self.batches, self.weights // (n * k)))
-
-
-class Work(NamedTuple):
-    """A piece of work: its name, what it costs (in no particular unit) and how to do it."""
-
-    name: str
-    cost: float
-    run: Callable[[], Rows]
 
 
 PANELS = (2, 8, 32, 128, 512, 2048)  # the k of the paper's figures

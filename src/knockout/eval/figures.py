@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import io
 import statistics
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -199,11 +199,11 @@ FIGURES: dict[str, Callable[[Journal], Figure]] = {
 }
 
 
-def draw_all(results: Journal, folder: Path) -> None:
+def draw_all(figures: Mapping[str, Callable[[Journal], Figure]], results: Journal, folder: Path) -> None:
     """Every figure as PNG and SVG."""
     folder.mkdir(parents=True, exist_ok=True)
     with look():
-        for name, figure in FIGURES.items():
+        for name, figure in figures.items():
             drawn = figure(results)
             for kind in ("svg", "png"):
                 write(folder / f"{name}.{kind}", rendered(drawn, kind))

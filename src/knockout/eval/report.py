@@ -1,55 +1,22 @@
-"""The report: every claim beside its measurement, tables, figures; as one HTML file and as Markdown."""
+"""The report: every claim beside its measurement, tables, figures."""
 
 from __future__ import annotations
 
-import base64
-import html
 import statistics
-from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from knockout.eval.claims import agreement, best_runs, claims, differs, last_of
+from knockout.eval.document import Block, Heading, Picture, Table, Text, write_pages
 from knockout.eval.experiments import TRAINED
 from knockout.eval.figures import label
 from knockout.eval.grid import METHODS
-from knockout.eval.journal import Journal, Rows, write
+from knockout.eval.journal import Journal, Rows
 from knockout.eval.published import published
 
 CITATION = (
     'M. Pietruszka, Ł. Borchmann, F. Graliński: "Successive Halving Top-k Operator", AAAI 2021, arXiv 2010.15552; '
     "published figures from the log that came with the authors' code (repository applicaai/successive-halving-topk)"
 )
-
-
-class Heading(NamedTuple):
-    """Of a section."""
-
-    text: str
-
-
-class Text(NamedTuple):
-    """A paragraph."""
-
-    text: str
-
-
-class Table(NamedTuple):
-    """Cells are text already; all columns but the ``left`` first are numbers."""
-
-    header: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    left: int = 0
-
-
-class Picture(NamedTuple):
-    """A figure by its name."""
-
-    name: str
-    caption: str
-
-
-Block = Heading | Text | Table | Picture
 
 
 def document(results: Journal) -> list[Block]:
@@ -196,77 +163,6 @@ def _pairing_table(found: Rows) -> Table:
     return Table(["boost", "n", "k", *names], rows, left=1)
 
 
-# --- Markdown and HTML ---
-
-TITLE = "The paper, reproduced"
-
-
-def markdown(blocks: Sequence[Block]) -> str:
-    """The report beside its pictures."""
-    parts = [f"# {TITLE}"]
-    for block in blocks:
-        match block:
-            case Heading(text):
-                parts.append(f"## {text}")
-            case Text(text):
-                parts.append(_escaped(text))
-            case Table(header, rows, left):
-                lines = [header, ["---" if i < left else "---:" for i in range(len(header))]]
-                lines += [[_escaped(cell) for cell in row] for row in rows]
-                parts.append("\n".join("| " + " | ".join(line) + " |" for line in lines))
-            case Picture(name, caption):
-                parts.append(f"![{_escaped(caption)}]({name}.png)\n\n*{_escaped(caption)}*")
-    return "\n\n".join(parts) + "\n"
-
-
-def _escaped(text: str) -> str:
-    return text.replace("|", "\\|").replace("*", "\\*").replace("<", "&lt;")
-
-
-STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; color: #1b1b2f; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; }
-table { border-collapse: collapse; margin: 1rem 0; font-variant-numeric: tabular-nums; }
-table { display: block; overflow-x: auto; }
-th, td { padding: .2rem .6rem; border-bottom: 1px solid #dfe2e7; text-align: right; vertical-align: top; }
-th { border-bottom: 2px solid #8a8f98; }
-.left { text-align: left; }
-figure { margin: 1.5rem 0; } figure img { max-width: 100%; } figcaption { color: #555b66; }
-"""
-
-
-def html_page(blocks: Sequence[Block], folder: Path) -> str:
-    """One file with everything in it, the pictures from ``folder`` too."""
-    parts = [f"<h1>{TITLE}</h1>"]
-    for block in blocks:
-        match block:
-            case Heading(text):
-                parts.append(f"<h2>{html.escape(text)}</h2>")
-            case Text(text):
-                parts.append(f"<p>{html.escape(text)}</p>")
-            case Table(header, rows, left):
-                parts.append("<table>")
-                for tag, line in [("th", header), *(("td", row) for row in rows)]:
-                    cells = (
-                        f"<{tag}{' class=left' if i < left else ''}>{html.escape(cell)}</{tag}>"
-                        for i, cell in enumerate(line)
-                    )
-                    parts.append(f"<tr>{''.join(cells)}</tr>")
-                parts.append("</table>")
-            case Picture(name, caption):
-                data = base64.b64encode((folder / f"{name}.svg").read_bytes()).decode()
-                parts.append(
-                    f'<figure><img alt="{html.escape(caption)}" src="data:image/svg+xml;base64,{data}">'
-                    f"<figcaption>{html.escape(caption)}</figcaption></figure>"
-                )
-    return (
-        f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>{TITLE}</title>'
-        f"<style>{STYLE}</style></head>\n<body>\n" + "\n".join(parts) + "\n</body></html>\n"
-    )
-
-
 def write_report(results: Journal, folder: Path) -> Path:
     """``report.html`` and ``report.md`` beside the figures; the path of the first."""
-    blocks = document(results)
-    write(folder / "report.md", markdown(blocks))
-    write(folder / "report.html", html_page(blocks, folder))
-    return folder / "report.html"
+    return write_pages("The paper, reproduced", document(results), folder, "report")

@@ -25,13 +25,6 @@ N, FEATURES, PAYLOAD, BATCH = 256, 16, 16, 32
 Layer = Callable[[Tensor, Tensor, int], Tensor]  # payloads (batch, n, d), scores (batch, n), k -> (batch, k, d)
 
 
-def gated(values: Tensor, scores: Tensor, k: int) -> Tensor:
-    """Hard top-k whose rows are scaled by a sigmoid of their scores: how a gradient is usually got past torch.topk."""
-    best, index = torch.topk(scores, k, dim=-1)
-    rows = values.gather(1, index.unsqueeze(-1).expand(-1, -1, values.shape[-1]))
-    return 2 * torch.sigmoid(best).unsqueeze(-1) * rows
-
-
 def paired(name: str) -> Callable[[int], Layer]:
     """The default boost with another pairing."""
 
@@ -46,7 +39,8 @@ def paired(name: str) -> Callable[[int], Layer]:
 LAYERS: dict[str, Layer] = {
     "halving": lambda values, scores, k: knockout.topk(values, scores.sigmoid(), k, Power(20)).values,
     **{name: METHODS[name] for name in ("Relative(4)", "Relative(16)", "iterative", "iterative, peaked")},
-    "hard, gated": gated,
+    # Twice the sigmoid: a row whose score is 0 passes unchanged.
+    "hard, gated": lambda values, scores, k: knockout.methods.gated(scores, k, scale=2.0).apply(values),
 }
 # Made anew for every run, from its seed.
 SEEDED = {f"pairing: {name}": paired(name) for name in PAIRINGS}
