@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -16,12 +18,18 @@ REPRODUCE = """\
 Measure the paper's evaluation again: quality and time of its operator, of its baseline and of ours, over its grid of n
 and k; then its figures, its claims one by one, and a report with everything beside what was published."""
 
+ARENA = """\
+Every known way to a differentiable top-k on shared tasks: what it costs, how close it comes to the hard choice, what
+its gradients are worth, and what networks learn through it; then tables, pictures and one page with all of it."""
+
 EXAMPLES = """\
 examples:
   knockout reproduce                             a part of the grid, in less than two minutes
   knockout reproduce --grid paper --out results  all 85 cells: half an hour or more
   knockout reproduce --grid paper --out results --resume
                                                  go on where that one was stopped
+  knockout arena --quick                         all methods on small tasks, in less than three minutes
+  knockout arena --out arena --workers 2         the whole of it: about an hour
 """
 
 
@@ -55,49 +63,95 @@ def parser() -> argparse.ArgumentParser:
     )
     top.add_argument("--version", action="version", version=f"knockout {knockout.__version__}")
     commands = top.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    command = commands.add_parser(
-        "reproduce", help="the paper's evaluation, measured again", description=REPRODUCE, epilog=EXAMPLES,
-        formatter_class=_Help,
-    )  # fmt: skip
-    command.set_defaults(run=reproduce)
+    command = _command(commands, "reproduce", reproduce, "the paper's evaluation, measured again", REPRODUCE)
     command.add_argument("--grid", choices=["quick", "paper"], default="quick", help="a part of it, or all 85 cells")
-    command.add_argument(
-        "--out", type=Path, default=Path("knockout-results"), metavar="DIR", help="where results go (%(default)s)"
-    )
-    command.add_argument("--seed", type=_number(0, 2**31), default=0, help="of all that is drawn (%(default)s)")
+    _options(command, "knockout-results")
     command.add_argument("--device", default="cpu", help="cpu, cuda, mps, ... (%(default)s)")
-    command.add_argument("--threads", type=_number(1, 4096), help="of the CPU (as many as PyTorch takes)")
+    command = _command(commands, "arena", arena, "every way to a differentiable top-k, compared", ARENA)
+    command.add_argument("--quick", action="store_true", help="a small part, to see that it runs")
+    _options(command, "knockout-arena")
+    command.add_argument("--workers", type=_number(1, 4096), default=1, help="processes for training (%(default)s)")
     command.add_argument(
-        "--resume", action="store_true", help="go on with a run in --out that was stopped; begin if there is none"
+        "--data", type=Path, metavar="DIR", help="of Fashion-MNIST's four files (where Debian's package puts them)"
     )
     return top
 
 
+def _command(commands: Any, name: str, run: Callable[..., int], text: str, description: str) -> argparse.ArgumentParser:
+    command: argparse.ArgumentParser = commands.add_parser(
+        name, help=text, description=description, epilog=EXAMPLES, formatter_class=_Help
+    )
+    command.set_defaults(run=run)
+    return command
+
+
+def _options(command: argparse.ArgumentParser, out: str) -> None:
+    """Those of every evaluation."""
+    command.add_argument("--out", type=Path, default=Path(out), metavar="DIR", help="where results go (%(default)s)")
+    command.add_argument("--seed", type=_number(0, 2**31), default=0, help="of all that is drawn (%(default)s)")
+    command.add_argument("--threads", type=_number(1, 4096), help="of the CPU (as many as PyTorch takes)")
+    command.add_argument(
+        "--resume", action="store_true", help="go on with a run in --out that was stopped; begin if there is none"
+    )
+
+
 def reproduce(options: argparse.Namespace) -> int:
     """``knockout reproduce``."""
+    with _evaluating(options) as (screen, notes):
+        from knockout.eval.experiments import settings_for
+        from knockout.eval.reproduce import reproduce as run
+
+        settings = settings_for(options.grid, options.seed, _device(options.device), torch.get_num_threads())
+        _show(screen, "report", run(settings, options.out, options.resume, screen, notes))
+    return 0
+
+
+def arena(options: argparse.Namespace) -> int:
+    """``knockout arena``."""
+    with _evaluating(options) as (screen, notes):
+        from knockout.eval import fashion
+        from knockout.eval.arena.program import settings_for
+        from knockout.eval.arena.run import arena as run
+
+        data = options.data or fashion.DEBIAN
+        try:
+            fashion.load(data)
+        except (OSError, ValueError) as error:
+            if options.data:
+                raise UsageError(f"--data: {error}") from None
+            notes.print(f"without Fashion-MNIST, two tasks are left out. {error}", highlight=False, markup=False)
+            data = None
+        settings = settings_for(options.quick, options.seed, torch.get_num_threads(), data is not None)
+        page = run(settings, data, options.out, options.resume, options.workers, screen, notes)
+        _show(screen, "page", page)
+    return 0
+
+
+@contextmanager
+def _evaluating(options: argparse.Namespace) -> Iterator[tuple[Any, Any]]:
+    """What an evaluation needs: its libraries, threads, and two consoles, for the summary and for notes."""
     os.environ["MPLBACKEND"] = "agg"  # figures are files: no display is needed, nor a choice of one
     try:
+        import matplotlib  # noqa: F401
         from rich.console import Console
 
-        from knockout.eval.experiments import settings_for
         from knockout.eval.journal import JournalError
-        from knockout.eval.reproduce import reproduce as run
     except ModuleNotFoundError as error:
         raise UsageError(f"{error.name} is missing: pip install 'knockout-topk[eval]'") from None
     if options.out.exists() and not options.out.is_dir():
         raise UsageError(f"--out must be a folder; {options.out} is a file")
     if options.threads:
         torch.set_num_threads(options.threads)
-    device = _device(options.device)
-    settings = settings_for(options.grid, options.seed, device, torch.get_num_threads())
     screen, notes = Console(), Console(stderr=True)
     screen.width = max(screen.width, 80)  # the summary's: narrower, it would lose figures
     try:
-        report = run(settings, options.out, options.resume, screen, notes)
+        yield screen, notes
     except JournalError as error:
         raise UsageError(str(error)) from None
-    screen.print(f"report: {report}", soft_wrap=True, highlight=False, markup=False)
-    return 0
+
+
+def _show(screen: Any, what: str, path: Path) -> None:
+    screen.print(f"{what}: {path}", soft_wrap=True, highlight=False, markup=False)
 
 
 def _device(name: str) -> str:

@@ -12,7 +12,7 @@ import torch
 
 from knockout.eval import grid, pairing, rounds, training
 from knockout.eval.journal import Rows
-from knockout.eval.works import Work
+from knockout.eval.works import Work, fit
 from knockout.tournament import rounds_of
 
 
@@ -143,16 +143,8 @@ FIELDS: dict[str, dict[str, type]] = {
 def are_whole(name: str, rows: Rows) -> bool:
     """Whether rows are what a piece of work with this name finds."""
     kind = name.split()[0]
-    fields = FIELDS[kind]
-    for row in rows:
-        if row.keys() != fields.keys():
-            return False
-        for field, value in row.items():
-            known = (int, float) if fields[field] is float else fields[field]
-            if isinstance(value, bool) or not isinstance(value, known):
-                return False
-            if isinstance(value, float) and not math.isfinite(value):
-                return False
+    if not fit(rows, FIELDS[kind]):
+        return False
     if kind == "training":
         return all(name == name_of_training(row["layer"], row["k"], row["rate"], row["seed"]) for row in rows)
     if kind not in ("cell", "pairing"):

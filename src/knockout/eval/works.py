@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from threading import Thread
+from types import UnionType
 from typing import Any, NamedTuple
 
 import torch
@@ -46,6 +48,19 @@ def check(
                 f"belong to what is there. Pass another --out, or remove the file"
             )
         notes.print(f"these results were measured with another {name}: {begun!r}, now {value!r}", highlight=False)
+
+
+def fit(rows: Rows, fields: Mapping[str, type | UnionType]) -> bool:
+    """Whether each of the rows has these fields, of these types, and finite numbers in them."""
+
+    def fits(value: object, kind: type | UnionType) -> bool:
+        if isinstance(value, bool) or kind is bool:
+            return isinstance(value, bool) and kind is bool
+        if isinstance(value, float) and not math.isfinite(value):
+            return False
+        return isinstance(value, kind) or (isinstance(value, int) and isinstance(0.0, kind))
+
+    return all(row.keys() == fields.keys() and all(fits(row[name], fields[name]) for name in fields) for row in rows)
 
 
 def measure(work: Sequence[Work], results: Journal, notes: Console, workers: int = 1) -> None:

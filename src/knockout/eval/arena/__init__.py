@@ -1,0 +1,1 @@
+"""The arena: every method on shared tasks. The command is ``knockout arena``."""

@@ -1,0 +1,106 @@
+"""The boost: which rule, how sharp, which pair weight, which unit and which schedule learn best, and where they fail.
+
+Each is tried under many conditions: tasks, sizes, how the scorer starts, the scale of its scores, half precision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+import knockout
+from knockout import methods
+from knockout.boost import Boost, Fixed, Power, Relative
+from knockout.eval.arena.contestants import Select
+from knockout.eval.arena.learning import NEEDS_DATA, TASKS, Planted, Task, train
+from knockout.eval.journal import Rows
+from knockout.nn import BoostSchedule, Sharpen, TopK
+
+
+class Rule(NamedTuple):
+    """A boost, and by which schedule its number is changed, if by any."""
+
+    boost: Boost
+    schedule: Callable[[TopK], BoostSchedule] | None = None
+    hard: bool = False
+
+
+def sharpened(start: float, end: float, hold: float) -> Rule:
+    """``knockout.nn.Sharpen``."""
+    return Rule(Relative(end), partial(Sharpen, steps=1, start=start, end=end, hold=hold))
+
+
+RULES: dict[str, Rule] = {
+    **{f"Relative({c})": Rule(Relative(c)) for c in (1, 2, 4, 8)},
+    "Relative(2, alpha=1)": Rule(Relative(2, alpha=1)),
+    "Relative(4, alpha=1)": Rule(Relative(4, alpha=1)),
+    "Relative(4, alpha=2)": Rule(Relative(4, alpha=2)),
+    "Relative(4, unit=0.1)": Rule(Relative(4, unit=0.1)),
+    "Relative(4, unit=10)": Rule(Relative(4, unit=10)),
+    "Relative(4), straight-through": Rule(Relative(4), hard=True),
+    "Fixed(5)": Rule(Fixed(5)),
+    "Power(20)": Rule(Power(20)),
+    "Sharpen 0.5 to 8": sharpened(0.5, 8.0, 0.5),
+    "Sharpen 0.5 to 8, hold 0.25": sharpened(0.5, 8.0, 0.25),
+    "Sharpen 1 to 4": sharpened(1.0, 4.0, 0.5),
+}
+
+CONDITIONS: dict[str, Callable[[int, Path | None], Task]] = {
+    "planted": Planted,
+    "from zero": partial(Planted, start=0.0),
+    "scores x 100": partial(Planted, scale=100.0),
+    "scores x 0.01": partial(Planted, scale=0.01),
+    "bfloat16 scores": partial(Planted, dtype=torch.bfloat16),
+    "n = 1024": partial(Planted, n=1024),
+    "k = 64": partial(Planted, k=64),
+    "k = 1": partial(Planted, k=1),
+    **{name: TASKS[name] for name in NEEDS_DATA},
+}
+
+
+def measure(condition: str, name: str, steps: int, seeds: int, data: Path | None) -> Rows:
+    """One rule under one condition, a row a seed."""
+    rule = RULES[name]
+    layer = TopK(1, rule.boost)
+    schedule = rule.schedule(layer) if rule.schedule else None
+
+    def at(progress: float) -> Select:
+        boost = Relative(schedule.boost_at(progress)) if schedule else rule.boost
+        return lambda scores, k: knockout.select(scores, k, boost, hard=rule.hard)
+
+    return [
+        {
+            "condition": condition, "rule": name, "seed": seed,
+            "score": train(CONDITIONS[condition](seed, data), at, steps, methods.hard, seed),
+        }
+        for seed in range(seeds)
+    ]  # fmt: skip
+
+
+# Scores that a gradient could blow up at.
+FIELDS: dict[str, Callable[[Tensor], Tensor]] = {
+    "normal": lambda noise: noise,
+    **{f"normal x {spread:g}": partial(torch.mul, spread) for spread in (1e-1, 1e-2, 1e-4, 1e-6)},
+    "all tied": lambda noise: 0.0 * noise,
+    "two values": lambda noise: (noise > 0).to(noise.dtype),
+    "bfloat16": lambda noise: noise.to(torch.bfloat16),
+    "an outlier of 1000": lambda noise: noise.index_fill(-1, torch.tensor([7]), 1e3),
+}
+
+
+def stability(name: str, seed: int, n: int = 256, k: int = 8, batch: int = 16) -> Rows:
+    """The length of the gradient of a row, mean and largest, at fields of many kinds; for the end of a schedule."""
+    generator, rows = torch.Generator().manual_seed(seed), []
+    noise, values = torch.randn(batch, n, generator=generator), torch.randn(batch, n, 8, generator=generator)
+    for field, make in FIELDS.items():
+        scores = make(noise).requires_grad_()
+        mean = knockout.select(scores, k, RULES[name].boost).apply(values).mean(dim=1)
+        (gradient,) = torch.autograd.grad(mean.sum(), scores)
+        length = gradient.float().norm(dim=-1)
+        rows.append({"rule": name, "field": field, "mean": length.mean().item(), "largest": length.max().item()})
+    return rows

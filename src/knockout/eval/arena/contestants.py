@@ -1,0 +1,76 @@
+"""Who takes part: every method with its name, its family, and the temperatures that it may be tuned over."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+import knockout
+from knockout import Selection, methods
+from knockout.boost import Relative
+
+Select = Callable[[Tensor, int], Selection]  # scores (..., n), k -> plan
+
+
+class Contestant(NamedTuple):
+    """A method, told how soft to be by one number; low is hard for all of them."""
+
+    select: Callable[[Tensor, int, float], Selection]  # scores, k, temperature -> plan
+    family: str  # KNOCKOUT, SLOTS, MASKS or COMMON
+    temperatures: tuple[float, ...]  # the declared grid, for learning
+    default: float  # the method's own, for cost, fidelity and gradients
+    noisy: bool = False  # draws noise: from torch's own generator
+
+    def at(self, temperature: float) -> Select:
+        """The method with a temperature."""
+        return lambda scores, k: self.select(scores, k, temperature)
+
+
+KNOCKOUT, SLOTS, MASKS, COMMON = "knockout", "weights in every slot", "k-hot mask", "hard choice"
+USUAL = (0.03, 0.1, 0.3, 1.0)
+
+# Knockout's temperature is one over its boost; "hard" is its straight-through choice, with the soft gradient. Some
+# methods are the better, and the slower, the more steps or samples they take: 10 for Sinkhorn, 20 for coordinate
+# descent, 50 for the perturbed top-k.
+CONTESTANTS: dict[str, Contestant] = {
+    "knockout": Contestant(
+        lambda s, k, t: knockout.select(s, k, Relative(1.0 / t)), KNOCKOUT, (0.125, 0.25, 0.5, 1.0), 0.25
+    ),
+    "knockout, hard": Contestant(
+        lambda s, k, t: knockout.select(s, k, Relative(1.0 / t), hard=True), KNOCKOUT, (0.125, 0.25, 0.5, 1.0), 0.25
+    ),
+    "iterative": Contestant(
+        lambda s, k, t: methods.iterative(s, k, peaked=False, alpha=1.0 / t**2), SLOTS, (0.1, 0.3, 1.0, 3.0), 1.0
+    ),
+    "softsort": Contestant(lambda s, k, t: methods.softsort(s, k, t), SLOTS, USUAL, 0.1),
+    "neuralsort": Contestant(lambda s, k, t: methods.neuralsort(s, k, t), SLOTS, (1.0, 10.0, 100.0, 1000.0), 1.0),
+    "sinkhorn": Contestant(lambda s, k, t: methods.sinkhorn(s, k, t, steps=10), SLOTS, USUAL, 0.1),
+    "perturbed": Contestant(
+        lambda s, k, t: methods.perturbed(s, k, t, samples=50), SLOTS, (0.1, 0.3, 1.0, 3.0), 0.1, noisy=True
+    ),
+    "gumbel": Contestant(lambda s, k, t: methods.gumbel(s, k, t), SLOTS, (0.1, 0.3, 1.0, 3.0), 0.1, noisy=True),
+    "lapsum": Contestant(lambda s, k, t: methods.lapsum(s, k, t), MASKS, USUAL, 0.1),
+    "lml": Contestant(lambda s, k, t: methods.lml(s, k, t), MASKS, USUAL, 0.1),
+    "projection": Contestant(lambda s, k, t: methods.projection(s, k, t), MASKS, (0.3, 1.0, 3.0, 10.0), 1.0),
+    "coordinate descent": Contestant(lambda s, k, t: methods.coordinate_descent(s, k, t, steps=20), MASKS, USUAL, 0.1),
+    "threshold": Contestant(lambda s, k, t: methods.threshold(s, k, t), MASKS, USUAL, 0.1),
+    "straight-through": Contestant(
+        lambda s, k, t: methods.straight_through(s, k, t), COMMON, (0.1, 0.3, 1.0, 3.0), 1.0
+    ),
+    "gated": Contestant(lambda s, k, t: methods.gated(s, k, t, scale=2.0), COMMON, (0.1, 0.3, 1.0, 3.0), 1.0),
+}
+SOFT = [name for name, each in CONTESTANTS.items() if each.family != COMMON and name != "knockout, hard"]
+
+
+def reseeded(select: Select, seed: int = 0) -> Select:
+    """The same noise in every call, and torch's own generator as if nothing had happened."""
+
+    def call(scores: Tensor, k: int) -> Selection:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return select(scores, k)
+
+    return call
