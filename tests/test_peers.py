@@ -60,7 +60,7 @@ def test_projection(scores: Tensor, temperature: float) -> None:
 def test_coordinate_descent(scores: Tensor, temperature: float, steps: int) -> None:
     peer = pytest.importorskip("colt5_attention.coor_descent").coor_descent
     # Ours starts from the k-th best score, so that an offset of all scores changes nothing.
-    last = scores.topk(K).values[:, -1:].detach()
+    last = scores.topk(K).values[:, -1:]
     found = methods.coordinate_descent(scores, K, temperature, steps)
     compare(found.mass(), peer(scores - last, n_iters=steps, k=K, eps=temperature), scores)
 

@@ -350,18 +350,95 @@ def test_masks_need_no_more_than_the_scores(name: str) -> None:
     assert max(x.numel() for x in seen) <= 2 * 4 * 8192
 
 
-def test_sinkhorn_keeps_no_step() -> None:
-    kept: list[int] = []
-    scores = torch.randn(256, requires_grad=True)
+def test_sinkhorn_keeps_no_step_of_a_large_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    scores, sizes, gradients = torch.randn(256, requires_grad=True), [], []
+    for chunk in (2**22, 1000):
+        monkeypatch.setattr(Rows, "CHUNK", chunk)
+        kept: list[int] = []
 
-    def keep(tensor: Tensor) -> Tensor:
-        kept.append(tensor.numel())
-        return tensor
+        def keep(tensor: Tensor, kept: list[int] = kept) -> Tensor:
+            kept.append(tensor.numel())
+            return tensor
 
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        found = methods.sinkhorn(scores, 16, steps=100)
-    assert sum(kept) < 100 * 256 * 4
-    found.mass().sum().backward()
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            found = methods.sinkhorn(scores, 16, steps=100)
+        gradients.append(torch.autograd.grad(found.mass().square().sum(), scores)[0])
+        sizes.append(sum(kept))
+    assert sizes[1] < 100 * 256 * 4 < sizes[0]
+    torch.testing.assert_close(*gradients)
+
+
+@pytest.mark.parametrize("name", ["lapsum", "lml", "projection", "coordinate descent", "neuralsort", "gumbel"])
+def test_equal_scores_get_gradients_that_do_not_know_their_order(name: str) -> None:
+    scores, up = torch.tensor([2.0, 1.0, 1.0, 0.0, 1.0, 1.0], dtype=torch.float64), randn(6, seed=4)
+
+    def gradient(scores: Tensor, up: Tensor) -> Tensor:
+        moving = scores.clone().requires_grad_()
+        (found,) = torch.autograd.grad((ALL[name](moving, 3, 0.7).mass() * up).sum(), moving)
+        return found
+
+    turned = torch.tensor([5, 3, 4, 1, 2, 0])
+    torch.testing.assert_close(gradient(scores, up)[turned], gradient(scores[turned], up[turned]))
+
+
+@pytest.mark.parametrize("scores", [[0.0] * 4, [2.0, 1.0, 1.0, 0.0]])
+def test_lapsum_has_its_gradient_at_the_threshold_too(scores: list[float]) -> None:
+    moving = torch.tensor(scores, dtype=torch.float64, requires_grad=True)
+    assert gradcheck(lambda scores: methods.lapsum(scores, 2, 1.0).mass(), (moving,))
+
+
+@pytest.mark.parametrize("steps", [1, 3, 20])
+def test_coordinate_descent_is_differentiated_as_far_as_it_came(steps: int) -> None:
+    scores = randn(24, seed=6).requires_grad_()
+    assert gradcheck(lambda scores: methods.coordinate_descent(scores, 5, 0.1, steps).mass(), (scores,))
+
+
+@pytest.mark.parametrize("name", ["lapsum", "lml", "projection"])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("far", [1e4, 1e9, 1e15, 1e38])
+def test_scores_that_are_far_off_do_not_spoil_the_sum(name: str, dtype: torch.dtype, far: float) -> None:
+    far = min(far, torch.finfo(dtype).max)
+    near = randn(20, seed=8).to(dtype)
+    for scores, k in (
+        (torch.cat([near, torch.full((20,), -far, dtype=dtype)]), 8),
+        (torch.cat([near, torch.full((20,), -far, dtype=dtype)]), 25),
+        (torch.cat([near, torch.tensor([far], dtype=dtype)]), 8),
+        (torch.cat([near, torch.tensor([-far], dtype=dtype)]), 20),
+    ):
+        for temperature in (1e-3, 1.0):
+            total = MASKS[name](scores, k, temperature).mass().double().sum().item()
+            assert total == pytest.approx(k, rel=1e-2), (k, temperature, scores)
+
+
+def test_a_projection_has_no_gradient_at_its_ends() -> None:
+    scores = torch.tensor([3.0, 2.0, 1.0, 0.0], requires_grad=True)
+    found = methods.projection(scores, 2).mass()
+    assert found.tolist() == [1.0, 1.0, 0.0, 0.0]
+    (learned,) = torch.autograd.grad(found.sum(), scores)
+    assert not learned.any()
+
+
+def test_gumbel_knows_what_is_left_of_a_candidate_that_was_taken_whole() -> None:
+    # log(1 - p) is that of the others' sum: -9990, not the logarithm of the smallest number.
+    found = methods.gumbel(torch.tensor([1000.0, 1.0, 0.5, 0.0]), 2, 0.1, noise=False).weights()
+    torch.testing.assert_close(
+        found, torch.tensor([[1.0, 0.0, 0.0, 0.0], [0.0, 0.9933, 0.0067, 0.0]]), rtol=0, atol=1e-3
+    )
+    for scale in (1.0, 1e2, 1e4, 1e30):
+        scores = scale * randn(3, 64, dtype=torch.float32)
+        single, double = (methods.gumbel(x, 8, 0.1, noise=False).mass() for x in (scores, scores.double()))
+        torch.testing.assert_close(single.double(), double, rtol=0, atol=1e-5)
+
+
+def test_noise_does_not_depend_on_memory_layout() -> None:
+    scores = randn(12, 6)
+    for name in NOISY:
+        same_bits(ALL[name](scores.T, 3).mass(), ALL[name](scores.T.contiguous(), 3).mass())
+
+
+def test_a_row_behind_a_closed_gate_is_not_read() -> None:
+    found = methods.gated(torch.tensor([-200.0, -300.0]), 2)
+    assert not found.apply(torch.tensor([[NAN], [1.0]])).any()
 
 
 @pytest.mark.parametrize(
@@ -376,6 +453,9 @@ def test_sinkhorn_keeps_no_step() -> None:
         (lambda s: methods.sinkhorn(s, 2, steps=0), ValueError, ["steps must be at least 1", "0"]),
         (lambda s: methods.coordinate_descent(s, 2, steps=2.5), TypeError, ["steps must be an int", "2.5"]),
         (lambda s: methods.gumbel(s, 2, noise=1), TypeError, ["noise must be True or False", "1"]),
+        (lambda s: methods.gumbel(s, 2, generator=5), TypeError, ["generator must be a torch.Generator", "int"]),
+        (lambda s: methods.perturbed(s, 2, generator=5), TypeError, ["generator must be a torch.Generator", "int"]),
+        (lambda s: methods.softsort(s, 2, power=True), TypeError, ["power must be an int", "True"]),
         (lambda s: methods.projection(s, 11), ValueError, ["k must be at most n", "k = 11"]),
         (lambda s: methods.threshold(s.long(), 2), TypeError, ["scores must be", "scores.float()"]),
         (lambda s: methods.neuralsort(s, 2, mask=s), TypeError, ["mask must be a bool tensor"]),

@@ -111,6 +111,12 @@ def check_flag(value: bool, name: str) -> None:
         raise TypeError(f"{name} must be True or False; got {value!r} of type {_kind(value)}")
 
 
+def check_generator(value: torch.Generator | None) -> None:
+    """A torch.Generator, or None for torch's own."""
+    if value is not None and not isinstance(value, torch.Generator):
+        raise TypeError(f"generator must be a torch.Generator, or None; got {value!r} of type {_kind(value)}")
+
+
 def check_positive(value: float, name: str) -> None:
     """A finite int or float above 0."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):

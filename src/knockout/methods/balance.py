@@ -31,7 +31,10 @@ class Distribution(ABC):
 
     @abstractmethod
     def threshold(self, z: Tensor, alive: Tensor, count: Tensor) -> Tensor:
-        """The t (..., 1) at which F(z - t) adds up to count (..., 1), a number below that of those who are alive."""
+        """The t (..., 1) at which F(z - t) adds up to count (..., 1), a number below that of those who are alive.
+
+        The k-th best z is 0.
+        """
 
 
 def balanced(field: Field, temperature: float, distribution: Distribution) -> Selection:
@@ -53,8 +56,7 @@ class _Threshold(Function):
 
     @staticmethod
     def forward(z: Tensor, alive: Tensor, count: Tensor, distribution: Distribution) -> Tensor:
-        found = distribution.threshold(z, alive, count)
-        return torch.where(alive.any(dim=-1, keepdim=True), found, 0.0)
+        return torch.where(alive.any(dim=-1, keepdim=True), distribution.threshold(z, alive, count), 0.0)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:

@@ -29,7 +29,9 @@ def coordinate_descent(
     """
     field = enter(scores, k, mask, temperature)
     check_whole(steps, "steps")
-    z = field.scaled(temperature)
+    # Steps that have not converged depend on where the scores lie: so the k-th best, from which they are counted, is
+    # differentiated too.
+    z = field.scaled(temperature, from_where=field.last())
     wanted = torch.log(field.own.clamp(min=1).to(z.dtype))
     capped = torch.zeros_like(z)  # logarithms of the shares that are left, up to a constant: z, cut off at the top
     for _ in range(steps):

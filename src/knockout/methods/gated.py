@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from knockout.checks import check_positive
-from knockout.methods.khot import enter
+from knockout.methods.khot import Gates, best
 from knockout.selection import Selection
 
 
@@ -26,7 +26,8 @@ def gated(
     tensor([[0.0000, 0.8808, 0.0000, 0.0000],
             [0.0000, 0.0000, 0.0000, 0.7311]])
     """
-    field = enter(scores, k, mask, temperature)
+    top = best(scores, k, mask, temperature)
     check_positive(scale, "scale")
-    sharpness = min(1.0 / temperature, torch.finfo(field.score.dtype).max)
-    return field.gated(scale * torch.sigmoid(field.score.gather(-1, field.leader) * sharpness))
+    most = torch.finfo(top.value.dtype).max
+    gate = torch.sigmoid(top.value[..., : top.leader.shape[-1]] * min(1.0 / temperature, most))
+    return top.selection(Gates, min(scale, most) * gate)

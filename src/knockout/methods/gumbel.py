@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from knockout.checks import candidates, check_flag, check_positive, check_scores
+from knockout.checks import candidates, check_flag, check_generator, check_positive, check_scores
 from knockout.methods.slots import Slots, in_order, selection
 from knockout.selection import Selection
 
@@ -23,9 +23,9 @@ def gumbel(
     """A sample of k candidates, in proportion to the exponentials of their scores and without replacement, relaxed.
 
     To the scores Gumbel noise is added; then k softmaxes over ``temperature`` follow each other, and what one has taken
-    of a candidate, the next ones cannot: the log of the remainder is added to its score. ``noise=False`` leaves the
-    noise out, for an evaluation that depends on nothing but the scores. Time O(k n d), one slot after the other;
-    memory O(k n + n d).
+    of a candidate, the next ones cannot: the log of the remainder is added to its score. With noise, the leaders are
+    those of the sample; ``noise=False`` leaves it out, for an evaluation that depends on nothing but the scores. Time
+    O(k n d), one slot after the other; memory O(k n + n d).
 
     The hard twin is ``torch.topk(scores, k).indices``:
 
@@ -38,11 +38,13 @@ def gumbel(
     quota = check_scores(scores, k, mask)
     check_positive(temperature, "temperature")
     check_flag(noise, "noise")
+    check_generator(generator)
     entrants = candidates(scores, mask)
     limits = torch.finfo(entrants.score.dtype)
     left = entrants.score
     if noise:
-        drawn = torch.empty_like(left).exponential_(generator=generator)
+        # Contiguous, whatever the scores are: the same noise for the same seed.
+        drawn = torch.empty(left.shape, dtype=left.dtype, device=left.device).exponential_(generator=generator)
         left = left - torch.log(drawn.clamp(min=limits.tiny))
     order = in_order(entrants, quota, left)
     sharpness = min(1.0 / temperature, limits.max)
@@ -50,8 +52,9 @@ def gumbel(
     for _ in range(quota.k):
         best = torch.where(entrants.alive, left, limits.min).amax(dim=-1, keepdim=True).detach()
         logit = ((left - best) * sharpness).clamp(min=limits.min / 8)
-        taken.append(torch.softmax(torch.where(entrants.alive, logit, limits.min), dim=-1))
-        left = left + torch.log((1.0 - taken[-1]).clamp(min=limits.tiny))
+        logit = torch.where(entrants.alive, logit, limits.min)
+        taken.append(torch.softmax(logit, dim=-1))
+        left = (left + _remainder(taken[-1], logit)).clamp(min=limits.min / 4)
     plan = Taken(
         n=scores.shape[-1],
         k=quota.k,
@@ -63,6 +66,13 @@ def gumbel(
         taken=torch.stack(taken, dim=-2),
     )
     return selection(plan, order, scores.dtype)
+
+
+def _remainder(share: Tensor, logit: Tensor) -> Tensor:
+    """log(1 - share) of a softmax, also where a share is 1 but for rounding: what is left is that of the others."""
+    others = logit.scatter(-1, logit.argmax(dim=-1, keepdim=True), torch.finfo(logit.dtype).min)
+    rest = others.logsumexp(dim=-1, keepdim=True) - logit.logsumexp(dim=-1, keepdim=True)
+    return torch.where(share < 0.5, torch.log1p(-share.clamp(max=0.5)), rest)
 
 
 @dataclass(eq=False)

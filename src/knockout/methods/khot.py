@@ -10,12 +10,12 @@ all candidates, say.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from knockout.checks import candidates, check_positive, check_scores
+from knockout.checks import candidates, check_positive, check_scores, computing_dtype
 from knockout.plan import Bracket
 from knockout.ranking import sort_key
 from knockout.selection import Selection
@@ -51,14 +51,13 @@ class Field(NamedTuple):
     total: Tensor  # (*batch, 1) int64: how many candidates take part
     dtype: torch.dtype  # of the scores as they came
 
-    def scaled(self, temperature: float) -> Tensor:
-        """Scores as differences from the last of the top k, in units of the temperature; finite for finite scores."""
-        limits = torch.finfo(self.score.dtype)
-        last = (self.own - 1).clamp(min=0)
-        pivot = self.score.gather(-1, self.leader).gather(-1, last).detach()
-        # By halves, since the difference of two large numbers may be too large.
-        halves = 0.5 * self.score - 0.5 * pivot
-        return (halves * min(2.0 / temperature, limits.max)).clamp(limits.min / 8, limits.max / 8)
+    def last(self) -> Tensor:
+        """The score (*batch, 1) of the last of the top k."""
+        return self.score.gather(-1, self.leader.gather(-1, (self.own - 1).clamp(min=0)))
+
+    def scaled(self, temperature: float, from_where: Tensor | None = None) -> Tensor:
+        """Scores as differences in units of the temperature, from the last of the top k if not from elsewhere."""
+        return difference(self.score, self.last().detach() if from_where is None else from_where, temperature)
 
     def masked(self, numbers: Tensor) -> Tensor:
         """Numbers (*batch, n) to be compared or exponentiated: the lowest there is for who takes no part."""
@@ -68,19 +67,64 @@ class Field(NamedTuple):
         """The top k, weighted by a mask (*batch, n). Where all fit in, all have a share of 1."""
         share = torch.where(self.alive, torch.where(self.own < self.total, share, 1.0), 0.0) * self.poison
         weight = torch.where(self.filled, share.gather(-1, self.leader), 0.0) * self.poison
-        return self._selection(weight, share)
-
-    def gated(self, gate: Tensor) -> Selection:
-        """The top k, weighted by gates (*batch, k); the others have no share."""
-        return self._selection(torch.where(self.filled, gate, 0.0) * self.poison, None)
-
-    def _selection(self, weight: Tensor, share: Tensor | None) -> Selection:
-        n = self.score.shape[-1]
-        member = torch.where(self.filled, self.leader, n).unsqueeze(-1)
         score = weight * self.score.gather(-1, self.leader)
-        gates = weight.unsqueeze(-1)
-        plan = Gates(n, member, gates, score) if share is None else KHot(n, member, gates, score, share=share)
+        member, gates = members(self.leader, weight, self.score.shape[-1]), weight.unsqueeze(-1)
+        plan = KHot(self.score.shape[-1], member, gates, score, share=share)
         return Selection(plan, torch.where(self.filled, self.leader, -1), self.filled, self.dtype)
+
+
+def members(leader: Tensor, weight: Tensor, n: int) -> Tensor:
+    """The leader (*batch, k, 1) of every slot; nobody where it has no weight."""
+    return torch.where(weight.detach() != 0, leader, n).unsqueeze(-1)
+
+
+def difference(score: Tensor, from_where: Tensor, temperature: float) -> Tensor:
+    """``(score - from_where) / temperature``, finite for finite scores."""
+    limits = torch.finfo(score.dtype)
+    # By halves, since the difference of two large numbers may be too large.
+    halves = 0.5 * score - 0.5 * from_where
+    return (halves * min(2.0 / temperature, limits.max)).clamp(limits.min / 8, limits.max / 8)
+
+
+class Best(NamedTuple):
+    """The best k + 1 scores, for methods that need not look at the others."""
+
+    key: Tensor  # (*batch, n): scores, -inf for who takes no part
+    value: Tensor  # (*batch, k + 1, or k if that is all), best first, 0 where there is nobody
+    leader: Tensor  # (*batch, k)
+    filled: Tensor  # (*batch, k) bool
+    own: Tensor  # (*batch, 1) int64: how many slots are filled
+    fits: Tensor  # (*batch, 1) bool: whether these are all who take part
+    poison: Tensor  # (*batch, 1): 1, or NaN for a row with a NaN or +inf score
+    dtype: torch.dtype  # of the scores as they came
+
+    def selection(self, plan: type[Gates], weight: Tensor, **fields: Any) -> Selection:
+        """The top k with these weights (*batch, k)."""
+        k, n = self.leader.shape[-1], self.key.shape[-1]
+        weight = torch.where(self.filled, weight, 0.0) * self.poison
+        member, score = members(self.leader, weight, n), weight * self.value[..., :k]
+        made = plan(n, member, weight.unsqueeze(-1), score, **fields)
+        return Selection(made, torch.where(self.filled, self.leader, -1), self.filled, self.dtype)
+
+
+def best(scores: Tensor, k: int | float, mask: Tensor | None, temperature: float) -> Best:
+    """Check what these methods are called with, and find the best; one look at the scores, by ``torch.topk``."""
+    quota = check_scores(scores, k, mask)
+    check_positive(temperature, "temperature")
+    key = scores.to(computing_dtype(scores.dtype))
+    if mask is not None:
+        key = torch.where(mask, key, -torch.inf)
+    n = key.shape[-1]
+    value, place = key.topk(min(quota.k + 1, n), dim=-1)  # a NaN comes first
+    there = value != -torch.inf
+    sound = value[..., :1] < torch.inf if quota.k else there.all(dim=-1, keepdim=True)
+    own = quota.own(key != -torch.inf) if quota.parts else there[..., : quota.k].sum(dim=-1, keepdim=True)
+    filled = torch.arange(quota.k, device=key.device) < own
+    following = there.gather(-1, own.clamp(max=value.shape[-1] - 1))
+    fits = (own == n) | ~following
+    # Nobody at all is sound too.
+    poison = torch.where(sound | ~there[..., :1], 1.0, torch.nan).to(key.dtype)
+    return Best(key, torch.where(there, value, 0.0), place[..., : quota.k], filled, own, fits, poison, scores.dtype)
 
 
 def enter(scores: Tensor, k: int | float, mask: Tensor | None, temperature: float) -> Field:

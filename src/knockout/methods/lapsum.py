@@ -30,14 +30,18 @@ def lapsum(scores: Tensor, k: int | float, temperature: float = 0.1, mask: Tenso
 class Laplace(Distribution):
     """exp(x) / 2 below 0, 1 - exp(-x) / 2 above."""
 
+    FAR = 60.0  # beyond it a share is 0 or 1 to the last bit
+
     def function(self, x: Tensor) -> Tensor:
-        half = 0.5 * torch.exp(-x.abs())
+        half = 0.5 * torch.exp(-_size(x))
         return torch.where(x > 0, 1.0 - half, half)
 
     def pull(self, x: Tensor, alive: Tensor) -> Tensor:
-        return softmax_of(-x.abs(), alive)
+        return softmax_of(-_size(x), alive)
 
     def threshold(self, z: Tensor, alive: Tensor, count: Tensor) -> Tensor:
+        # The k-th best score is at 0, and the threshold not far above it; so who is far from it need not be told apart.
+        z = z.clamp(-self.FAR, self.FAR)
         # With the threshold at the j-th best score, those above and below it have shares that add up to
         #     total_j = j - above_j / 2 + below_j / 2,   above_j = sum over i <= j of exp(z_j - z_i),
         #                                                below_j = sum over i >  j of exp(z_i - z_j),
@@ -50,7 +54,7 @@ class Laplace(Distribution):
         pivot = ordered.gather(-1, (j - 1).clamp(min=0))
         # Down from there by log x: j - above / (2 x) + below x / 2 = k, whose root is found in logarithms, so that
         # nothing vanishes. If no total is small enough, the threshold is above all scores, and all are below it.
-        distance = -(z - pivot).abs()
+        distance = -_size(z - pivot)
         is_above = alive & (z >= pivot) & (j > 0)
         above = torch.where(is_above, distance, -torch.inf).logsumexp(dim=-1, keepdim=True)
         below = torch.where(alive & ~is_above, distance, -torch.inf).logsumexp(dim=-1, keepdim=True)
@@ -63,3 +67,8 @@ class Laplace(Distribution):
         )
         up, down = part - below, above - part
         return pivot - torch.where(missing > 0, up, torch.where(missing < 0, down, (above - below) / 2.0))
+
+
+def _size(x: Tensor) -> Tensor:
+    """|x|, with a derivative at 0 that is not 0: the function of it is smooth there."""
+    return torch.where(x > 0, x, -x)

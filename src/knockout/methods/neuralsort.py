@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from knockout.checks import candidates, check_positive, check_scores
 from knockout.methods.slots import Slots, in_order, selection
@@ -40,22 +41,26 @@ def neuralsort(scores: Tensor, k: int | float, temperature: float = 1.0, mask: T
         filled=order.filled,
         masked=mask is not None,
         total=entrants.alive.sum(dim=-1, keepdim=True),
-        distance=distances(entrants.score, entrants.alive, order.place, order.rank),
+        distance=distances(entrants.score, entrants.alive, order.place),
         temperature=temperature,
     )
     return selection(plan, order, scores.dtype)
 
 
-def distances(score: Tensor, alive: Tensor, place: Tensor, rank: Tensor) -> Tensor:
-    """The sum (..., n) of each candidate's distances from all others; from those who are better, and who are worse."""
+def distances(score: Tensor, alive: Tensor, place: Tensor) -> Tensor:
+    """The sum (..., n) of each candidate's distances from all others: from the better ones, and from the worse ones.
+
+    Equals are neither: so their order in ``place``, from best to worst, does not matter, for the gradient either.
+    """
     wide = score.to(score.dtype if score.device.type == "mps" else torch.float64)
-    ordered = wide.gather(-1, place)
-    total = alive.sum(dim=-1, keepdim=True)
-    better = ordered.cumsum(dim=-1) - ordered  # the sum of all who are better
-    worse = wide.sum(dim=-1, keepdim=True) - better - ordered
-    step = torch.arange(score.shape[-1], device=score.device)
-    summed = (better - step * ordered) + ((total - 1 - step) * ordered - worse)
-    return torch.where(alive, summed.gather(-1, rank.clamp(min=0)), 0.0)
+    below = torch.where(alive, -wide.detach(), torch.inf)  # those who take no part are worse than all
+    ordered = below.gather(-1, place)
+    better = torch.searchsorted(ordered, below.contiguous())
+    not_worse = torch.searchsorted(ordered, below.contiguous(), right=True)
+    sums = pad(wide.gather(-1, place).cumsum(dim=-1), (1, 0))  # of the first 0, 1, 2, ...
+    worse = alive.sum(dim=-1, keepdim=True) - not_worse
+    summed = sums.gather(-1, better) - (sums[..., -1:] - sums.gather(-1, not_worse)) + (worse - better) * wide
+    return torch.where(alive, summed, 0.0)
 
 
 @dataclass(eq=False)

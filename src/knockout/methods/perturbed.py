@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from knockout.checks import candidates, check_positive, check_scores, check_whole
+from knockout.checks import candidates, check_generator, check_positive, check_scores, check_whole
 from knockout.methods.slots import Slots, in_order, selection
 from knockout.ranking import sort_key
 from knockout.selection import Selection
@@ -43,6 +43,7 @@ def perturbed(
     quota = check_scores(scores, k, mask)
     check_positive(temperature, "temperature")
     check_whole(samples, "samples", least=2)
+    check_generator(generator)
     entrants = candidates(scores, mask)
     order = in_order(entrants, quota)
     score, alive = entrants.score, entrants.alive

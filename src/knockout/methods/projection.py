@@ -31,13 +31,16 @@ class Uniform(Distribution):
     """x, but not below 0 nor above 1."""
 
     def function(self, x: Tensor) -> Tensor:
-        return x.clamp(0.0, 1.0)
+        # Not a clamp, which has a gradient at its ends.
+        return torch.where((x > 0) & (x < 1), x, (x >= 1).to(x.dtype))
 
     def pull(self, x: Tensor, alive: Tensor) -> Tensor:
         between = (alive & (x > 0) & (x < 1)).to(x.dtype)
         return between / between.sum(dim=-1, keepdim=True).clamp(min=1.0)
 
     def threshold(self, z: Tensor, alive: Tensor, count: Tensor) -> Tensor:
+        # The k-th best score is at 0, so t is between -1 and 0, and beyond these by 1 a share is 0 or 1 anyway.
+        z = z.clamp(-1.0, 1.0)
         # As t rises, a share leaves 1 at z - 1 and reaches 0 at z; between two such points the sum falls in a line.
         limits = torch.finfo(z.dtype)
         leaves, reaches = (torch.where(alive, at, limits.max / 2) for at in (z - 1.0, z))

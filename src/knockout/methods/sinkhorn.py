@@ -23,8 +23,8 @@ def sinkhorn(
     scores may have any scale. Solved by Sinkhorn's iterations in log space, so many ``steps``; a slot's weights add up
     to 1 exactly, a candidate's to at most 1 only as far as they have converged: low temperatures need more steps.
 
-    Gradients are those of the steps taken, not of their limit. Time O(steps k n); memory O(k n), backward included, for
-    steps are taken again there (under ``torch.func`` they are kept: O(steps k n)).
+    Gradients are those of the steps taken, not of their limit. Time O(steps k n); memory O(k n + steps n), backward
+    included: steps are kept for it up to 2**22 numbers, beyond (but for ``torch.func``) they are taken again.
 
     The hard twin is ``torch.topk(scores, k).indices``:
 
@@ -89,6 +89,7 @@ def _balance(standard: Tensor, target: Tensor, offered: Tensor, wanted: Tensor, 
         return offered - torch.logsumexp(kernel + taken.unsqueeze(-2), dim=-1)
 
     again = torch.is_grad_enabled() and not torch._C._are_functorch_transforms_active()
+    again = again and steps * standard.numel() * target.shape[-1] > Slots.CHUNK
     given = offered
     for _ in range(steps):
         if again:

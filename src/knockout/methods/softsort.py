@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from knockout.checks import candidates, check_choice, check_positive, check_scores
+from knockout.checks import candidates, check_choice, check_positive, check_scores, check_whole
 from knockout.methods.slots import Slots, in_order, selection
 from knockout.selection import Selection
 
@@ -31,7 +31,7 @@ def softsort(
     """
     quota = check_scores(scores, k, mask)
     check_positive(temperature, "temperature")
-    check_choice(power, "power", (1, 2))
+    check_choice(check_whole(power, "power"), "power", (1, 2))
     entrants = candidates(scores, mask)
     order = in_order(entrants, quota)
     plan = SoftSort(

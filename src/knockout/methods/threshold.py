@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
-from knockout.methods.khot import enter
-from knockout.ranking import sort_key
+from knockout.methods.khot import Gates, best, difference
 from knockout.selection import Selection
 
 
@@ -23,12 +24,33 @@ def threshold(scores: Tensor, k: int | float, temperature: float = 0.1, mask: Te
     >>> knockout.methods.threshold(scores, k=2, temperature=0.5).mass()
     tensor([0.1824, 0.9241, 0.3775, 0.6225])
     """
-    field = enter(scores, k, mask, temperature)
-    z = field.scaled(temperature)
-    # The best of those who are not in the top k: all others are struck out for that.
-    k_or_less = torch.arange(field.leader.shape[-1], device=z.device) < field.own
-    out = torch.zeros_like(field.alive).scatter(-1, field.leader, k_or_less)
-    following = sort_key(field.score, field.alive & ~out).argmax(dim=-1, keepdim=True)
-    last = field.leader.gather(-1, (field.own - 1).clamp(min=0))
-    between = 0.5 * z.gather(-1, last) + 0.5 * z.gather(-1, following)
-    return field.selection(torch.sigmoid(z - between))
+    top = best(scores, k, mask, temperature)
+    last = top.value.gather(-1, (top.own - 1).clamp(min=0))
+    following = top.value.gather(-1, top.own.clamp(max=top.value.shape[-1] - 1))
+    between = torch.where(top.fits, last, 0.5 * last + 0.5 * following)
+    weight = torch.sigmoid(difference(top.value[..., : top.leader.shape[-1]], between, temperature))
+    return top.selection(
+        Sigmoids,
+        torch.where(top.fits, 1.0, weight),
+        key=top.key,
+        between=between,
+        fits=top.fits,
+        poison=top.poison,
+        temperature=temperature,
+    )
+
+
+@dataclass(eq=False, kw_only=True)
+class Sigmoids(Gates):
+    """One candidate a slot, scaled by its sigmoid; those of the others are computed when somebody asks."""
+
+    key: Tensor  # (*batch, n): scores, -inf for who takes no part
+    between: Tensor  # (*batch, 1): the threshold
+    fits: Tensor  # (*batch, 1) bool: whether the top k are all who take part
+    poison: Tensor  # (*batch, 1), as in Candidates
+    temperature: float
+
+    def mass(self) -> Tensor:
+        alive = self.key != -torch.inf
+        share = torch.sigmoid(difference(torch.where(alive, self.key, 0.0), self.between, self.temperature))
+        return torch.where(alive, torch.where(self.fits, 1.0, share), 0.0) * self.poison
