@@ -15,7 +15,7 @@ from torch import Tensor
 
 import knockout
 from knockout import methods
-from knockout.boost import Boost, Fixed, Power, Relative
+from knockout.boost import Boost, Fixed, Relative
 from knockout.eval.arena.contestants import Select
 from knockout.eval.arena.learning import NEEDS_DATA, TASKS, Planted, Task, train
 from knockout.eval.journal import Rows
@@ -38,15 +38,13 @@ def sharpened(start: float, end: float, hold: float) -> Rule:
 RULES: dict[str, Rule] = {
     **{f"Relative({c})": Rule(Relative(c)) for c in (1, 2, 4, 8)},
     "Relative(2, alpha=1)": Rule(Relative(2, alpha=1)),
-    "Relative(4, alpha=1)": Rule(Relative(4, alpha=1)),
-    "Relative(4, alpha=2)": Rule(Relative(4, alpha=2)),
-    "Relative(4, unit=0.1)": Rule(Relative(4, unit=0.1)),
-    "Relative(4, unit=10)": Rule(Relative(4, unit=10)),
-    "Relative(4), straight-through": Rule(Relative(4), hard=True),
+    "Relative(2, alpha=2)": Rule(Relative(2, alpha=2)),
+    "Relative(2, unit=0.1)": Rule(Relative(2, unit=0.1)),
+    "Relative(2, unit=10)": Rule(Relative(2, unit=10)),
+    "Relative(2), straight-through": Rule(Relative(2), hard=True),
     "Fixed(5)": Rule(Fixed(5)),
-    "Power(20)": Rule(Power(20)),
     "Sharpen 0.5 to 8": sharpened(0.5, 8.0, 0.5),
-    "Sharpen 0.5 to 8, hold 0.25": sharpened(0.5, 8.0, 0.25),
+    "Sharpen 0.5 to 2": sharpened(0.5, 2.0, 0.5),
     "Sharpen 1 to 4": sharpened(1.0, 4.0, 0.5),
 }
 

@@ -22,19 +22,27 @@ class Contestant(NamedTuple):
     family: str  # KNOCKOUT, SLOTS, MASKS or COMMON
     temperatures: tuple[float, ...]  # the declared grid, for learning
     default: float  # the method's own, for cost, fidelity and gradients
-    noisy: bool = False  # draws noise: from torch's own generator
+    still: Callable[[Tensor, int, float], Selection] | None = None  # without noise, if it draws some and can do without
 
     def at(self, temperature: float) -> Select:
-        """The method with a temperature."""
+        """The method with a temperature, as it trains."""
         return lambda scores, k: self.select(scores, k, temperature)
+
+    def standing(self) -> Select:
+        """At its default temperature, without noise if it can, and with the same noise in every call if not."""
+        select = self.still or self.select
+        return reseeded(lambda scores, k: select(scores, k, self.default))
 
 
 KNOCKOUT, SLOTS, MASKS, COMMON = "knockout", "weights in every slot", "k-hot mask", "hard choice"
 USUAL = (0.03, 0.1, 0.3, 1.0)
 
-# Knockout's temperature is one over its boost; "hard" is its straight-through choice, with the soft gradient. Some
-# methods are the better, and the slower, the more steps or samples they take: 10 for Sinkhorn, 20 for coordinate
-# descent, 50 for the perturbed top-k.
+# Knockout's temperature is one over its boost; "hard" is its straight-through choice, with the soft gradient.
+NOTES = (
+    "Some methods are the better, and the slower, the more steps or samples they take: here Sinkhorn takes 20 steps "
+    "(by default 50), coordinate descent 20 (50), the perturbed top-k 50 samples (100). Gates are twice a sigmoid, so "
+    "that a score of 0 passes a row unchanged. Knockout runs in native kernels, all others in PyTorch's operators."
+)
 CONTESTANTS: dict[str, Contestant] = {
     "knockout": Contestant(
         lambda s, k, t: knockout.select(s, k, Relative(1.0 / t)), KNOCKOUT, (0.125, 0.25, 0.5, 1.0), 0.5
@@ -47,11 +55,15 @@ CONTESTANTS: dict[str, Contestant] = {
     ),
     "softsort": Contestant(lambda s, k, t: methods.softsort(s, k, t), SLOTS, USUAL, 0.1),
     "neuralsort": Contestant(lambda s, k, t: methods.neuralsort(s, k, t), SLOTS, (1.0, 10.0, 100.0, 1000.0), 1.0),
-    "sinkhorn": Contestant(lambda s, k, t: methods.sinkhorn(s, k, t, steps=10), SLOTS, USUAL, 0.1),
-    "perturbed": Contestant(
-        lambda s, k, t: methods.perturbed(s, k, t, samples=50), SLOTS, (0.1, 0.3, 1.0, 3.0), 0.1, noisy=True
+    "sinkhorn": Contestant(lambda s, k, t: methods.sinkhorn(s, k, t, steps=20), SLOTS, USUAL, 0.1),
+    "perturbed": Contestant(lambda s, k, t: methods.perturbed(s, k, t, samples=50), SLOTS, (0.1, 0.3, 1.0, 3.0), 0.1),
+    "gumbel": Contestant(
+        lambda s, k, t: methods.gumbel(s, k, t),
+        SLOTS,
+        (0.1, 0.3, 1.0, 3.0),
+        0.1,
+        still=lambda s, k, t: methods.gumbel(s, k, t, noise=False),
     ),
-    "gumbel": Contestant(lambda s, k, t: methods.gumbel(s, k, t), SLOTS, (0.1, 0.3, 1.0, 3.0), 0.1, noisy=True),
     "lapsum": Contestant(lambda s, k, t: methods.lapsum(s, k, t), MASKS, USUAL, 0.1),
     "lml": Contestant(lambda s, k, t: methods.lml(s, k, t), MASKS, USUAL, 0.1),
     "projection": Contestant(lambda s, k, t: methods.projection(s, k, t), MASKS, (0.3, 1.0, 3.0, 10.0), 1.0),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import statistics
 import sys
 from collections.abc import Iterator
@@ -27,6 +28,7 @@ from knockout.eval.journal import Rows
 BATCH, D = 16, 32
 HARD = "hard"
 WITHIN, TIME, MEMORY = "within limits", "time", "memory"
+READY = "ready"
 EVERYBODY = {
     HARD: Contestant(lambda scores, k, _: methods.hard(scores, k), "", (), 1.0),
     **CONTESTANTS,
@@ -97,15 +99,24 @@ class Trials:
             theirs.close()
             self._ours.recv()  # it is up
         self._ours.send((name, n, k, seed, mebibytes))
-        with suppress(EOFError, ConnectionError):  # it died: of memory, since nothing else was asked of it
-            if self._ours.poll(2.0 * seconds):
-                answer: dict[str, Any] = self._ours.recv()
-                late = answer["status"] == WITHIN and answer["seconds"] > seconds
-                return {**answer, "status": TIME} if late else answer
+        try:
+            answer = self._ours.recv()
+            if answer == READY:  # it has set up what is set up once, and begins
+                answer = self._ours.recv() if self._ours.poll(2.0 * seconds + 1.0) else None
+        except (EOFError, ConnectionError):
+            self._process.join()
+            code = self._process.exitcode
+            self.end()
+            if code != -signal.SIGKILL:  # by which Linux stops who takes too much
+                raise RuntimeError(f"the process that tried {name!r} with n = {n}, k = {k} ended with {code}") from None
+            return {"status": MEMORY, "seconds": None, "mebibytes": None}
+        if answer is None:
             self.end()
             return {"status": TIME, "seconds": None, "mebibytes": None}
-        self.end()
-        return {"status": MEMORY, "seconds": None, "mebibytes": None}
+        if "failed" in answer:
+            raise RuntimeError(f"{name!r} failed with n = {n}, k = {k}: {answer['failed']}")
+        late = answer["status"] == WITHIN and answer["seconds"] > seconds
+        return {**answer, "status": TIME} if late else dict(answer)
 
     def end(self) -> None:
         """Stop it, whatever it is doing."""
@@ -132,11 +143,17 @@ def _serve(asked: Connection, threads: int) -> None:
     asked.send("up")
     with suppress(EOFError):
         while True:
-            asked.send(_try(*asked.recv()))
+            question = asked.recv()
+            try:
+                both(question[0], *inputs(64, 0), 4)
+                asked.send(READY)
+                answer = _try(*question)
+            except Exception as error:
+                answer = {"failed": f"{type(error).__name__}: {error}"}
+            asked.send(answer)
 
 
 def _try(name: str, n: int, k: int, seed: int, mebibytes: float) -> dict[str, Any]:
-    both(name, *inputs(min(n, 2 * k), seed), k)  # whatever is set up once
     values, scores = inputs(n, seed)
     before = _status("VmRSS", reset=True)
     try:
@@ -157,7 +174,8 @@ def _status(field: str, reset: bool = False) -> float:
     if not status.exists():
         return 0.0
     if reset:
-        Path("/proc/self/clear_refs").write_text("5")  # forget the peak
+        with suppress(OSError):  # where that is not allowed, peaks are those of all so far
+            Path("/proc/self/clear_refs").write_text("5")  # forget the peak
     return next(int(line.split()[1]) for line in status.read_text().splitlines() if line.startswith(field)) / 1024
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Generator, Tensor
 
 from knockout import methods, metrics
-from knockout.eval.arena.contestants import CONTESTANTS, reseeded
+from knockout.eval.arena.contestants import CONTESTANTS
 from knockout.eval.journal import Rows
 
 BATCH, D = 16, 32
@@ -56,7 +56,7 @@ def measure(distribution: str, n: int, k: int, seed: int) -> Rows:
     rows = []
     for name, contestant in CONTESTANTS.items():
         for temperature in sorted({*contestant.temperatures, contestant.default}):
-            selection = reseeded(contestant.at(temperature))(scores, k)
+            selection = contestant._replace(default=temperature).standing()(scores, k)
             rows.append(
                 {
                     "distribution": distribution, "method": name, "temperature": temperature, "n": n, "k": k,

@@ -7,7 +7,8 @@ judged by how many of them a hard top-k by its scores finds.
 the right class. It is judged by a hard vote of the 9 nearest of 2000 images.
 
 ``patches``: an image of Fashion-MNIST lies somewhere on a canvas of 8 x 8 patches, among clutter; a network chooses 4
-patches by their looks, and classifies what it was given. Judged by its accuracy with a hard choice.
+patches by their looks, and classifies what it was given. Judged by its accuracy with the top 4 patches, whole, or
+scaled by shares or gates if the method trains it with such.
 
 In each, a method may be as soft all the time, or begin soft: sixteen times its temperature for half of the steps, then
 down to it, by equal factors (what ``knockout.nn.Sharpen`` does).
@@ -26,7 +27,7 @@ from torch.nn.functional import cross_entropy, one_hot
 
 from knockout import methods
 from knockout.eval import fashion
-from knockout.eval.arena.contestants import CONTESTANTS, Select
+from knockout.eval.arena.contestants import CONTESTANTS, MASKS, Select
 from knockout.eval.journal import Rows
 
 HOLD, START = 0.5, 16.0
@@ -57,7 +58,7 @@ class Task(ABC):
 
     @abstractmethod
     def judge(self, hard: Select) -> float:
-        """The share of what it gets right, choosing by this."""
+        """The share of what it gets right, choosing k rows by this."""
 
 
 class Planted(Task):
@@ -94,9 +95,9 @@ class Planted(Task):
 
     def judge(self, hard: Select) -> float:
         features = torch.randn(128, self.n, self.FEATURES, generator=self.generator)
-        relevant = methods.hard(features @ self.direction, self.k).mass() > 0
-        found = hard(self.scores(features), self.k).mass() > 0
-        return (relevant & found).sum().item() / relevant.sum().item()
+        relevant = methods.hard(features @ self.direction, self.k).indices
+        found = hard(self.scores(features), self.k).indices
+        return (found.unsqueeze(-1) == relevant.unsqueeze(-2)).any(dim=-1).float().mean().item()
 
 
 def pooled(mass: Tensor, payloads: Tensor) -> Tensor:
@@ -134,9 +135,10 @@ class Neighbours(Task):
         shares = self.votes(images[: self.QUERIES], images[self.QUERIES :], labels[self.QUERIES :], select)
         return -torch.log(shares.gather(1, labels[: self.QUERIES, None]) + 1e-4).mean()
 
-    def judge(self, hard: Select) -> float:
+    def judge(self, hard: Select) -> float:  # noqa: ARG002
         references, labels = self.train.images[: self.REFERENCES], self.train.labels[: self.REFERENCES]
-        shares = self.votes(self.test.images[: self.TESTED], references, labels, hard)
+        # A vote of the nearest, each with one vote, however a method would weigh them.
+        shares = self.votes(self.test.images[: self.TESTED], references, labels, methods.hard)
         return (shares.argmax(dim=-1) == self.test.labels[: self.TESTED]).float().mean().item()
 
 
@@ -225,8 +227,9 @@ def measure(
 ) -> Rows:
     """One setting of a method, a row a seed."""
     contestant = CONTESTANTS[name]
-    # The gates of a gated choice are a part of the network; all others choose as torch.topk does.
-    judged = contestant.at(temperature) if name == "gated" else methods.hard
+    # All are judged with k rows, chosen as torch.topk does. Who was trained with rows that are scaled, by the shares of
+    # a mask or by gates, keeps them.
+    judged = contestant.at(temperature) if contestant.family == MASKS or name == "gated" else methods.hard
 
     def at(progress: float) -> Select:
         return contestant.at(softened(temperature, annealed, progress))

@@ -55,7 +55,7 @@ def settings_for(quick: bool, seed: int, threads: int, has_data: bool) -> Settin
         cells=tuple((n, k) for n in (256, 1024, 4096, 16384) for k in (8, 64, 512) if 2 * k <= n),
         seconds=10.0, mebibytes=2048.0, patience=2.0,
         n=1024, k=32,
-        tasks=there(learning.TASKS), temperatures=4, annealed=2, steps=300, seeds=5,
+        tasks=there(learning.TASKS), temperatures=4, annealed=1, steps=200, seeds=5,
         conditions=there(boosts.CONDITIONS), rules=tuple(boosts.RULES),
     )  # fmt: skip
 
@@ -91,7 +91,7 @@ def studies(settings: Settings, data: Path | None) -> list[Work]:
         work.append(Work(f"agreement {name}", 0.5, partial(gradients.agreement, name, seed)))
         work.append(Work(f"scales {name}", 0.5, partial(gradients.scales, name, n, k, seed)))
     training = settings.steps, settings.seeds, data
-    share = settings.steps * settings.seeds / 300
+    share = settings.steps * settings.seeds / 200
     for task in settings.tasks:
         for name in CONTESTANTS:
             slow = {"sinkhorn": 12.0, "perturbed": 8.0}.get(name, 2.0)

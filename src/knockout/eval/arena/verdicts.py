@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 from knockout.eval.arena.contestants import CONTESTANTS, SOFT
 from knockout.eval.arena.learning import best
-from knockout.eval.claims import clearly
 from knockout.eval.journal import Journal, Rows
 
 US = "knockout"
@@ -28,8 +27,9 @@ def fastest(rows: Rows, field: str) -> Fastest:
     for n, k in cells:
         taken = {row["method"]: row[field] for row in rows if (row["n"], row["k"]) == (n, k) and row[field] is not None}
         other = min((name for name in SOFT if name != US and name in taken), key=taken.__getitem__, default=None)
-        if other is not None and taken[other] < taken[US]:
-            beaten.append((n, k, other, taken[US] / taken[other]))
+        ours = taken.get(US, math.inf)  # infinite if it was stopped
+        if other is not None and taken[other] < ours:
+            beaten.append((n, k, other, ours / taken[other]))
     return Fastest(len(cells), beaten)
 
 
@@ -38,13 +38,26 @@ def scores(rows: Rows, task: str, name: str) -> list[float]:
     return [row["score"] for row in best(rows, task, name)]
 
 
+# Of Student's t, by degrees of freedom from 1 on: beyond it lie 5 %, on both sides together.
+T = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26)
+
+
+def clearly(more: list[float], less: list[float]) -> bool | None:
+    """Whether one is above another, seed by seed: by a t-test of the differences at 5 %; None if that is open."""
+    differences = [one - other for one, other in zip(more, less, strict=True)]
+    if len(differences) < 2:
+        return None
+    mean, error = statistics.fmean(differences), statistics.stdev(differences) / math.sqrt(len(differences))
+    return None if abs(mean) <= T[min(len(differences) - 2, len(T) - 1)] * error else mean > 0
+
+
 class Standing(NamedTuple):
     """How a method does in a task with its best setting."""
 
     method: str
     scores: list[float]
     setting: str
-    better: bool | None  # whether it is above ours, by two standard errors of the difference; None if that is open
+    better: bool | None  # whether it is clearly above ours; None if that is open
 
 
 def standings(rows: Rows, task: str) -> list[Standing]:
@@ -56,7 +69,7 @@ def standings(rows: Rows, task: str) -> list[Standing]:
         if mine:
             setting = f"{mine[0]['temperature']:g}" + (", annealed" if mine[0]["annealed"] else "")
             each = [row["score"] for row in mine]
-            found.append(Standing(name, each, setting, clearly(each, ours) if name != US and len(each) > 1 else None))
+            found.append(Standing(name, each, setting, clearly(each, ours) if name != US else None))
     return sorted(found, key=lambda each: -statistics.fmean(each.scores))
 
 
