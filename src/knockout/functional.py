@@ -32,7 +32,7 @@ def topk(
     values: Tensor,
     scores: Tensor,
     k: int | float,
-    boost: float | Boost = 2.0,
+    boost: float | Boost = 4.0,
     mask: Tensor | None = None,
     order: Order = "score",
     hard: bool = False,
@@ -81,7 +81,7 @@ def topk(
 def select(
     scores: Tensor,
     k: int | float,
-    boost: float | Boost = 2.0,
+    boost: float | Boost = 4.0,
     mask: Tensor | None = None,
     order: Order = "score",
     hard: bool = False,

@@ -40,6 +40,7 @@ STYLES = {
 LABELS = {
     "halving": "halving, Power(20)",
     "round by round": "the same, round by round",
+    "Relative(4)": "Relative(4), our default",
     "iterative": "iterative, plain",
     "hard": "hard: torch.topk + gather",
 }

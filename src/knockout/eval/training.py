@@ -26,7 +26,7 @@ Layer = Callable[[Tensor, Tensor, int], Tensor]  # payloads (batch, n, d), score
 
 
 def paired(name: str) -> Callable[[int], Layer]:
-    """A boost with another pairing."""
+    """The default boost with another pairing."""
 
     def layer(seed: int) -> Layer:
         pairing = PAIRINGS[name](seed)

@@ -44,7 +44,7 @@ class TokenPool(nn.Module):
     TokenPool(
       64, k=32
       (scorer): Scorer(64)
-      (topk): TopK(k=32, boost=Relative(c=2.0, unit=1.0, alpha=1.5), order='position')
+      (topk): TopK(k=32, boost=Relative(c=4.0, unit=1.0, alpha=1.5), order='position')
     )
 
     The hard twin is ``x.gather(1, torch.topk(scorer(x), k).indices)``, whose scorer learns nothing.
@@ -71,7 +71,7 @@ class TokenPool(nn.Module):
         k: int | None = None,
         ratio: float | None = None,
         scorer: nn.Module | None = None,
-        boost: float | Boost = 2.0,
+        boost: float | Boost = 4.0,
         order: Order = "position",
         keep: int = 0,
         hard: bool = False,

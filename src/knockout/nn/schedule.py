@@ -103,7 +103,7 @@ class ConstantBoost(BoostSchedule):
     ConstantBoost(step 0 of 1, boost 2)
     """
 
-    def __init__(self, model: nn.Module, boost: float = 2.0) -> None:
+    def __init__(self, model: nn.Module, boost: float = 4.0) -> None:
         super().__init__(model, 1)
         check_positive(boost, "boost")
         self.boost = float(boost)

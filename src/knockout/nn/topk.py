@@ -49,7 +49,7 @@ class TopK(nn.Module):
     def __init__(
         self,
         k: int | float,
-        boost: float | Boost = 2.0,
+        boost: float | Boost = 4.0,
         order: Order = "score",
         hard: bool = False,
         hard_eval: bool | None = None,

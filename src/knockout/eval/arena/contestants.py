@@ -45,10 +45,10 @@ NOTES = (
 )
 CONTESTANTS: dict[str, Contestant] = {
     "knockout": Contestant(
-        lambda s, k, t: knockout.select(s, k, Relative(1.0 / t)), KNOCKOUT, (0.125, 0.25, 0.5, 1.0), 0.5
+        lambda s, k, t: knockout.select(s, k, Relative(1.0 / t)), KNOCKOUT, (0.125, 0.25, 0.5, 1.0), 0.25
     ),
     "knockout, hard": Contestant(
-        lambda s, k, t: knockout.select(s, k, Relative(1.0 / t), hard=True), KNOCKOUT, (0.125, 0.25, 0.5, 1.0), 0.5
+        lambda s, k, t: knockout.select(s, k, Relative(1.0 / t), hard=True), KNOCKOUT, (0.125, 0.25, 0.5, 1.0), 0.25
     ),
     "iterative": Contestant(
         lambda s, k, t: methods.iterative(s, k, peaked=False, alpha=1.0 / t**2), SLOTS, (0.1, 0.3, 1.0, 3.0), 1.0
