@@ -85,13 +85,18 @@ class Selection:
     def weights(self) -> Tensor:
         """Dense weights (..., k, n): ``weights() @ values`` is ``apply(values)``. Rows sum to 1, of empty slots to 0.
 
+        (Those of ``methods`` that scale rows, by the shares of a mask or by gates, to that scale.)
+
         For looking at a selection; ``apply`` needs far less memory. Of a straight-through selection, they are one-hot
         and have the gradient of the soft weights.
         """
         return self._plan.weights().to(self.dtype)
 
     def mass(self) -> Tensor:
-        """Soft k-hot mask (..., n): how much of each candidate was passed on; sums to the number of filled slots."""
+        """Soft k-hot mask (..., n): how much of each candidate was passed on; sums to the number of filled slots.
+
+        Of ``methods`` that give a mask by themselves it is that mask, with the shares of those who are not passed on.
+        """
         return self._plan.mass().to(self.dtype)
 
     def support(self) -> Tensor:

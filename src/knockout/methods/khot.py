@@ -2,8 +2,8 @@
 
 Such a method says of each candidate how much of it is selected, a share from 0 to 1; the shares add up to k. To become
 a ``Selection``, it passes on the top k rows, each weighted by its share. So the values of the others are not read, and
-``weights()`` has one entry a slot, at most 1; but the shares of the top k depend on all scores, and their gradients
-reach all. ``mass()`` is the whole mask, that of the others included: for what need not be k rows, a weighted sum over
+``weights()`` has one entry a slot, at most 1; but the shares of the top k depend on other scores too, and gradients
+reach these. ``mass()`` is the whole mask, that of the others included: for what need not be k rows, a weighted sum over
 all candidates, say.
 """
 
