@@ -155,11 +155,13 @@ def pareto(results: Journal) -> Figure:
         ("learning: share of the best, mean over tasks", lambda name: verdicts.learned(rows, name)),
     )
     for axis, (text, height) in zip(axes, panels, strict=True):
-        for name in CONTESTANTS:
-            if name in seconds:
-                look, at = style(name), (1e3 * seconds[name], height(name))
-                axis.plot(*at, marker=look["marker"], color=look["color"], linestyle="none")
-                axis.annotate(name, at, xytext=(4, 3), textcoords="offset points", fontsize=6, color=look["color"])
+        shown = sorted((name for name in CONTESTANTS if name in seconds), key=seconds.__getitem__)
+        for place, name in enumerate(shown):
+            look, at = style(name), (1e3 * seconds[name], height(name))
+            axis.plot(*at, marker=look["marker"], color=look["color"], linestyle="none")
+            # Above and below in turn, so that neighbours can be told apart.
+            beside = (4, 3 if place % 2 else -9)
+            axis.annotate(name, at, xytext=beside, textcoords="offset points", fontsize=6, color=look["color"])
         axis.set_xscale("log")
         axis.set_xlabel(f"ms, forward and backward, n = {cell[0]}, k = {cell[1]}")
         axis.set_ylabel(text)
