@@ -64,7 +64,8 @@ def topk(
             that take part in each row, whatever padding is around them. The result has slots for that share of all n;
             those that are not a row's own are empty.
         boost: how decisively the better of a pair wins: a number c means ``boost.Relative(c)``. Low is soft and learns
-            from many candidates, high is close to a hard selection.
+            from many candidates, high is close to a hard selection. To train, begin with 1 or less, and let it rise
+            (``knockout.nn.Sharpen``): at 4 a scorer that starts badly may not learn.
         mask: (..., n) bool, False for candidates that take no part, as if they had been deleted. A score of -inf means
             the same; a large negative one, -1e9 say, does not: it takes part, and sets the scale.
         order: of the slots: "score", or "position", by the index of the leader, for sequences.

@@ -117,13 +117,11 @@ def best(scores: Tensor, k: int | float, mask: Tensor | None, temperature: float
     n = key.shape[-1]
     value, place = key.topk(min(quota.k + 1, n), dim=-1)  # a NaN comes first
     there = value != -torch.inf
-    sound = value[..., :1] < torch.inf if quota.k else there.all(dim=-1, keepdim=True)
     own = quota.own(key != -torch.inf) if quota.parts else there[..., : quota.k].sum(dim=-1, keepdim=True)
     filled = torch.arange(quota.k, device=key.device) < own
     following = there.gather(-1, own.clamp(max=value.shape[-1] - 1))
     fits = (own == n) | ~following
-    # Nobody at all is sound too.
-    poison = torch.where(sound | ~there[..., :1], 1.0, torch.nan).to(key.dtype)
+    poison = torch.where(value[..., :1] < torch.inf, 1.0, torch.nan).to(key.dtype)
     return Best(key, torch.where(there, value, 0.0), place[..., : quota.k], filled, own, fits, poison, scores.dtype)
 
 
