@@ -1,15 +1,16 @@
-"""Is there a better rule than ``Relative``? Other ways to measure the gaps of a round, on the arena's tasks.
+"""Is there a better rule than ``Relative``? Other units with a schedule; and other ways to measure the gaps of a round.
 
-Each is a boost of its own with t = c gap / s, and differs from Relative in the scale s alone. Through the plain PyTorch
-reference, so that times say nothing here.
+The second are boosts of their own with t = c gap / s, which differ from Relative in the scale s alone, through the
+plain PyTorch reference, so that times say nothing here.
 """
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 import torch
 from rich.console import Console
@@ -19,10 +20,13 @@ from torch import Tensor
 import knockout
 from benchmarks.timing import save
 from knockout import methods
-from knockout.boost import Boost, Pairs
+from knockout.boost import Boost, Pairs, Relative
+from knockout.eval import fashion
 from knockout.eval.arena.boosts import CONDITIONS
 from knockout.eval.arena.contestants import Select
-from knockout.eval.arena.learning import train
+from knockout.eval.arena.learning import NEEDS_DATA, train
+from knockout.eval.journal import Rows
+from knockout.nn import Sharpen, TopK
 
 Scale = Callable[[Tensor, Tensor], Tensor]  # gaps (..., pairs), the scale of the round before (..., 1) -> (..., 1)
 
@@ -68,30 +72,46 @@ RULES: dict[str, Scale] = {
     "the first mean gap, halved": lambda gap, before: torch.where(before == 2.0, mean(gap).clamp(min=1.0), before / 2),
 }
 TASKS = ("planted", "scores x 100", "k = 64")
+UNITS = (1.0, 3.0, 10.0, 30.0)
 STEPS, SEEDS = 200, 5
 
 
-def constant(select: Select) -> Callable[[float], Select]:
+def constant(boost: Boost) -> Callable[[float], Select]:
     """The same all the time."""
-    return lambda _: select
+    return lambda _: partial(knockout.select, boost=boost)
+
+
+def sharpened(unit: float) -> Callable[[float], Select]:
+    """As ``knockout.nn.Sharpen`` does by default, with another unit."""
+    schedule = Sharpen(TopK(1), steps=1)
+    return lambda progress: partial(knockout.select, boost=Relative(schedule.boost_at(progress), unit))
+
+
+def compare(rules: dict[str, Callable[[float], Select]], tasks: Sequence[str], data: Path | None) -> Rows:
+    """Mean and least score of each rule in each task."""
+    table, rows = Table("rule", *tasks), []
+    for name, at in rules.items():
+        found = {
+            task: [train(CONDITIONS[task](seed, data), at, STEPS, methods.hard, seed) for seed in range(SEEDS)]
+            for task in tasks
+        }
+        rows += [{"rule": name, "task": task, "scores": scores} for task, scores in found.items()]
+        table.add_row(name, *(f"{statistics.fmean(scores):.3f} ({min(scores):.2f})" for scores in found.values()))
+        print(f"{name}: done", flush=True)
+    Console(width=200).print(table)
+    return rows
 
 
 def main() -> None:
-    """Mean and least score of each rule at three boosts."""
+    """Both comparisons."""
     torch.set_num_threads(1)
-    table = Table("rule", "boost", *TASKS)
-    rows = []
-    for name, scale in RULES.items():
-        for c in (1.0, 2.0, 4.0):
-            at = constant(partial(knockout.select, boost=Measured(scale, c)))
-            line = []
-            for task in TASKS:
-                found = [train(CONDITIONS[task](s, None), at, STEPS, methods.hard, s) for s in range(SEEDS)]
-                rows.append({"rule": name, "c": c, "task": task, "scores": found})
-                line.append(f"{statistics.fmean(found):.3f} ({min(found):.2f})")
-            table.add_row(name, f"{c:g}", *line)
-            print(name, c, *line, sep="  ", flush=True)
-    Console().print(table)
+    data = fashion.DEBIAN if fashion.DEBIAN.exists() else None
+    tasks = [name for name in CONDITIONS if data or name not in NEEDS_DATA]
+    rows = compare({f"Sharpen, unit={unit:g}": sharpened(unit) for unit in UNITS}, tasks, data)
+    measured = {
+        f"{name}, c={c:g}": constant(Measured(scale, c)) for name, scale in RULES.items() for c in (1.0, 2.0, 4.0)
+    }
+    rows += compare(measured, TASKS, None)
     print(f"written to {save('rules', rows)}")
 
 

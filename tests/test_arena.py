@@ -225,6 +225,8 @@ def results(tmp_path: Path, settings: program.Settings) -> Journal:
         rows = work.run()
         assert program.are_whole(work.name, rows), work.name
         journal.append(work.name, rows)
+    assert journal._file is not None
+    journal._file.close()
     return journal
 
 

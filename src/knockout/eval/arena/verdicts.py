@@ -106,7 +106,9 @@ def seconds(rows: Rows, cell: tuple[int, int]) -> dict[str, float]:
 
 def by_rule(results: Journal) -> dict[str, dict[str, list[float]]]:
     """The scores of each rule of the study of boosts, by condition."""
-    found: dict[str, dict[str, list[float]]] = {}
+    settings, found = results.header["settings"], dict[str, dict[str, list[float]]]()
+    for rule in settings["rules"]:  # in their order, whoever was done first
+        found[rule] = {condition: [] for condition in settings["conditions"]}
     for row in results.of("boost"):
-        found.setdefault(row["rule"], {}).setdefault(row["condition"], []).append(row["score"])
+        found[row["rule"]][row["condition"]].append(row["score"])
     return found
