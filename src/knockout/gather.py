@@ -75,8 +75,9 @@ class _Blend(Function):
     def backward(ctx: Any, grad: Tensor) -> Gradients:
         values, weight, member = ctx.saved_tensors
         wanted = ctx.needs_input_grad
-        d_values = _spread(grad, weight, member, values.shape) if wanted[0] else None
+        # First what reads rows that the forward pass has just read; the gradient of all values would drive them out.
         d_weight = _match(grad, values, member, weight.dtype) if wanted[1] else None
+        d_values = _spread(grad, weight, member, values.shape) if wanted[0] else None
         return d_values, d_weight, None, None
 
     @staticmethod

@@ -6,6 +6,7 @@ Each is tried under many conditions: tasks, sizes, how the scorer starts, the sc
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -30,9 +31,9 @@ class Rule(NamedTuple):
     hard: bool = False
 
 
-def sharpened(start: float, end: float, hold: float) -> Rule:
+def sharpened(start: float, end: float, unit: float = 1.0) -> Rule:
     """``knockout.nn.Sharpen``."""
-    return Rule(Relative(end), partial(Sharpen, steps=1, start=start, end=end, hold=hold))
+    return Rule(Relative(end, unit), partial(Sharpen, steps=1, start=start, end=end))
 
 
 RULES: dict[str, Rule] = {
@@ -43,9 +44,10 @@ RULES: dict[str, Rule] = {
     "Relative(2, unit=10)": Rule(Relative(2, unit=10)),
     "Relative(2), straight-through": Rule(Relative(2), hard=True),
     "Fixed(5)": Rule(Fixed(5)),
-    "Sharpen 0.5 to 8": sharpened(0.5, 8.0, 0.5),
-    "Sharpen 0.5 to 2": sharpened(0.5, 2.0, 0.5),
-    "Sharpen 1 to 4": sharpened(1.0, 4.0, 0.5),
+    "Sharpen 0.5 to 8": sharpened(0.5, 8.0),
+    "Sharpen 0.5 to 8, unit=10": sharpened(0.5, 8.0, unit=10.0),
+    "Sharpen 0.5 to 2": sharpened(0.5, 2.0),
+    "Sharpen 1 to 4": sharpened(1.0, 4.0),
 }
 
 CONDITIONS: dict[str, Callable[[int, Path | None], Task]] = {
@@ -68,7 +70,10 @@ def measure(condition: str, name: str, steps: int, seeds: int, data: Path | None
     schedule = rule.schedule(layer) if rule.schedule else None
 
     def at(progress: float) -> Select:
-        boost = Relative(schedule.boost_at(progress)) if schedule else rule.boost
+        boost = rule.boost
+        if schedule is not None:
+            assert isinstance(boost, Relative)
+            boost = replace(boost, c=schedule.boost_at(progress))
         return lambda scores, k: knockout.select(scores, k, boost, hard=rule.hard)
 
     return [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor
 import knockout
 from knockout import Selection, methods
 from knockout.boost import Relative
+from knockout.plan import Bracket
 
 Select = Callable[[Tensor, int], Selection]  # scores (..., n), k -> plan
 
@@ -23,6 +25,7 @@ class Contestant(NamedTuple):
     temperatures: tuple[float, ...]  # the declared grid, for learning
     default: float  # the method's own, for cost, fidelity and gradients
     still: Callable[[Tensor, int, float], Selection] | None = None  # without noise, if it draws some and can do without
+    gates: bool = False  # whether it scales rows by twice a sigmoid of their scores
 
     def at(self, temperature: float) -> Select:
         """The method with a temperature, as it trains."""
@@ -33,15 +36,31 @@ class Contestant(NamedTuple):
         select = self.still or self.select
         return reseeded(lambda scores, k: select(scores, k, self.default))
 
+    def judged(self, temperature: float) -> Select:
+        """The top k, as ``torch.topk`` chooses them; scaled as they were in training, if they were."""
+        if self.gates:
+            return lambda scores, k: methods.gated(scores, k, temperature if self.family == COMMON else 1.0, scale=2.0)
+        return self.at(temperature) if self.family == MASKS else methods.hard
+
 
 KNOCKOUT, SLOTS, MASKS, COMMON = "knockout", "weights in every slot", "k-hot mask", "hard choice"
 USUAL = (0.03, 0.1, 0.3, 1.0)
+
+
+def gated(selection: Selection) -> Selection:
+    """The rows of a tournament, each scaled by twice a sigmoid of its blended score."""
+    plan = selection._plan
+    assert isinstance(plan, Bracket)
+    gate = 2.0 * torch.sigmoid(plan.score).unsqueeze(-1)
+    return Selection(replace(plan, weight=gate * plan.weight), selection.indices, selection.mask, selection.dtype)
+
 
 # Knockout's temperature is one over its boost; "hard" is its straight-through choice, with the soft gradient.
 NOTES = (
     "Some methods are the better, and the slower, the more steps or samples they take: here Sinkhorn takes 20 steps "
     "(by default 50), coordinate descent 20 (50), the perturbed top-k 50 samples (100). Gates are twice a sigmoid, so "
-    "that a score of 0 passes a row unchanged. Knockout runs in native kernels, all others in PyTorch's operators."
+    "that a score of 0 passes a row unchanged; knockout's, of the blended scores. Knockout runs in native kernels, "
+    "all others in PyTorch's operators."
 )
 CONTESTANTS: dict[str, Contestant] = {
     "knockout": Contestant(
@@ -49,6 +68,13 @@ CONTESTANTS: dict[str, Contestant] = {
     ),
     "knockout, hard": Contestant(
         lambda s, k, t: knockout.select(s, k, Relative(1.0 / t), hard=True), KNOCKOUT, (0.125, 0.25, 0.5, 1.0), 0.25
+    ),
+    "knockout, gated": Contestant(
+        lambda s, k, t: gated(knockout.select(s, k, Relative(1.0 / t))),
+        KNOCKOUT,
+        (0.125, 0.25, 0.5, 1.0),
+        0.25,
+        gates=True,
     ),
     "iterative": Contestant(
         lambda s, k, t: methods.iterative(s, k, peaked=False, alpha=1.0 / t**2), SLOTS, (0.1, 0.3, 1.0, 3.0), 1.0
@@ -72,9 +98,12 @@ CONTESTANTS: dict[str, Contestant] = {
     "straight-through": Contestant(
         lambda s, k, t: methods.straight_through(s, k, t), COMMON, (0.1, 0.3, 1.0, 3.0), 1.0
     ),
-    "gated": Contestant(lambda s, k, t: methods.gated(s, k, t, scale=2.0), COMMON, (0.1, 0.3, 1.0, 3.0), 1.0),
+    "gated": Contestant(
+        lambda s, k, t: methods.gated(s, k, t, scale=2.0), COMMON, (0.1, 0.3, 1.0, 3.0), 1.0, gates=True
+    ),
 }
-SOFT = [name for name, each in CONTESTANTS.items() if each.family != COMMON and name != "knockout, hard"]
+# One knockout, and who is to be compared with it.
+SOFT = ["knockout", *(name for name, each in CONTESTANTS.items() if each.family in (SLOTS, MASKS))]
 
 
 def reseeded(select: Select, seed: int = 0) -> Select:

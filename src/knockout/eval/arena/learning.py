@@ -27,7 +27,7 @@ from torch.nn.functional import cross_entropy, one_hot
 
 from knockout import methods
 from knockout.eval import fashion
-from knockout.eval.arena.contestants import CONTESTANTS, MASKS, Select
+from knockout.eval.arena.contestants import CONTESTANTS, Select
 from knockout.eval.journal import Rows
 
 HOLD, START = 0.5, 16.0
@@ -227,9 +227,6 @@ def measure(
 ) -> Rows:
     """One setting of a method, a row a seed."""
     contestant = CONTESTANTS[name]
-    # All are judged with k rows, chosen as torch.topk does. Who was trained with rows that are scaled, by the shares of
-    # a mask or by gates, keeps them.
-    judged = contestant.at(temperature) if contestant.family == MASKS or name == "gated" else methods.hard
 
     def at(progress: float) -> Select:
         return contestant.at(softened(temperature, annealed, progress))
@@ -237,7 +234,7 @@ def measure(
     return [
         {
             "task": task, "method": name, "temperature": temperature, "annealed": annealed,
-            "seed": seed, "score": train(TASKS[task](seed, data), at, steps, judged, seed),
+            "seed": seed, "score": train(TASKS[task](seed, data), at, steps, contestant.judged(temperature), seed),
         }
         for seed in range(seeds)
     ]  # fmt: skip
