@@ -113,6 +113,7 @@ examples: $(READY) ## the examples in full, an hour or two: tables and pictures 
 	$(BIN)/python -m examples.patches --workers 2
 	$(BIN)/python -m examples.needles --workers 2
 	HF_HUB_OFFLINE=1 $(BIN)/python -m examples.sentences --workers 2
+	$(BIN)/python -m examples.retrieval
 
 pictures: $(READY) ## draw the README's picture again
 	$(BIN)/python docs/images/draw.py

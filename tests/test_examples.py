@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import knockout
-from examples import needles, patches, prose, rivals, sentences
+from examples import needles, patches, prose, retrieval, rivals, sentences
 from knockout.eval import fashion
 from tests.cases import randn
 
@@ -102,6 +102,53 @@ def test_needles_are_as_they_are_said_to_be() -> None:
         assert classes.sum() == needles.NEEDLES
         assert classes[which] == needles.MOST
         assert classes.sort().values[-2] <= 2
+
+
+def test_retrieval(tmp_path: Path) -> None:
+    first = run("retrieval", "--out", str(tmp_path))
+    assert first.returncode == 0, first.stdout + first.stderr
+    assert "| after 2 steps |" in (tmp_path / "tables.md").read_text()
+    again = run("retrieval", "--out", str(tmp_path))
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert "candidates as they are" in again.stdout
+    assert "candidates as they are" not in first.stdout
+    failed = run("retrieval", "--candidates", "100", "--out", str(tmp_path / "other"))
+    assert failed.returncode == 2
+    assert "--topics must be more than" in failed.stdout
+    assert not (tmp_path / "other").exists()
+
+
+def test_retrieval_learns(tmp_path: Path) -> None:
+    topics = retrieval.draw_topics(3000, 60, seed=0)
+    assert topics.place.unique().numel() == topics.place.numel()
+    candidates = retrieval.make_candidates(tmp_path, 3000, topics, seed=0)
+    own = torch.from_numpy(candidates.rows()[topics.place.numpy()])
+    cosine = torch.nn.functional.cosine_similarity(own, topics.centre.unsqueeze(1), dim=-1)
+    assert cosine.mean() > 0.93
+    torch.manual_seed(0)
+    model = retrieval.Retriever(candidates)
+    before = retrieval.judged(model, topics, 16)
+    retrieval.train(model, topics, steps=100, batch=8, seed=0)
+    after = retrieval.judged(model, topics, 16)
+    assert before[0] < 0.1
+    assert after[0] > 0.7
+
+
+def test_retrieval_leaves_nothing_half_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    topics = retrieval.draw_topics(3000, 60, seed=0)
+    monkeypatch.setattr(retrieval, "CHUNK", 1000)
+    made = iter([randn(1000, 64, dtype=torch.float32)])
+
+    def interrupted(*_: object, **__: object) -> torch.Tensor:
+        for chunk in made:
+            assert list(tmp_path.iterdir())  # it has been begun
+            return chunk
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(torch, "randn", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        retrieval.make_candidates(tmp_path, 3000, topics, seed=0)
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("kind", [kind for kind in patches.POOLS if kind != "mean"])

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import operator
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from numbers import Integral, Real
 from typing import NamedTuple
@@ -54,23 +54,57 @@ def full_precision(device: torch.device) -> AbstractContextManager[object]:
     return nullcontext()
 
 
+def join_scores(chunks: Iterable[Tensor]) -> Tensor:
+    """Scores (..., n) from chunks (..., n_i) of one dtype, device and batch shape, each made when it is its turn."""
+    must = "scores must be a torch.Tensor, or chunks of one, an iterable of tensors (..., n_i)"
+    if not isinstance(chunks, Iterable):
+        raise TypeError(f"{must}; got {_kind(chunks)}")
+    taken: list[Tensor] = []
+    for number, chunk in enumerate(chunks):
+        if not isinstance(chunk, Tensor):
+            raise TypeError(f"{must}; got {_kind(chunks)}, whose chunk {number} is of type {_kind(chunk)}")
+        if chunk.dim() == 0:
+            raise ValueError(f"{must}; got a tensor without dimensions for chunk {number}. Pass it as chunk[None]")
+        taken.append(chunk)
+        for what, mine, first in (
+            ("dtype", chunk.dtype, taken[0].dtype),
+            ("device", chunk.device, taken[0].device),
+            ("batch shape", tuple(chunk.shape[:-1]), tuple(taken[0].shape[:-1])),
+        ):
+            if mine != first:
+                raise ValueError(
+                    f"chunks of scores must have the {what} of chunk 0, {first}; got {mine} in chunk {number}"
+                )
+    if not taken:
+        raise ValueError(f"{must}; got {_kind(chunks)} without a chunk")
+    return torch.cat(taken, dim=-1)
+
+
 def check_scores(scores: Tensor, k: float, mask: Tensor | None) -> Quota:
     """Scores (..., n), an int 1 <= k <= n or a float 0 < k < 1, mask (..., n) bool or None. Returns what k means."""
+    check_field(scores, mask)
+    return quota_of(k, scores.shape)
+
+
+def check_field(scores: Tensor, mask: Tensor | None) -> None:
+    """Scores (..., n), mask (..., n) bool or None."""
     _check_floating(scores, "scores")
     if scores.dim() == 0:
         raise ValueError("scores must have shape (..., n), a score per candidate; got a tensor without dimensions")
-    n = scores.shape[-1]
     if mask is not None:
         _check_mask(mask, scores)
-    k = check_k(k)
+
+
+def quota_of(k: float, shape: Sequence[int]) -> Quota:
+    """What k means for scores of this shape (..., n)."""
+    k, n = check_k(k), shape[-1]
     if isinstance(k, float):
         if n == 0:
-            raise ValueError(f"scores must have candidates, to select a share of them; got shape {tuple(scores.shape)}")
+            raise ValueError(f"scores must have candidates, to select a share of them; got shape {tuple(shape)}")
         return Quota.of_share(k, n)
     if k > n:
         raise ValueError(
-            f"k must be at most n, the number of candidates; "
-            f"got k = {k} with scores of shape {tuple(scores.shape)}, n = {n}"
+            f"k must be at most n, the number of candidates; got k = {k} with scores of shape {tuple(shape)}, n = {n}"
         )
     return Quota(k)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
 import torch
@@ -9,8 +10,9 @@ from torch import Tensor
 
 from knockout import kernel
 from knockout.boost import Boost, as_boost
-from knockout.checks import candidates, check_choice, check_flag, check_scores, check_values
+from knockout.checks import candidates, check_choice, check_flag, check_scores, check_values, join_scores
 from knockout.quota import Quota
+from knockout.rows import RowSource, check_source
 from knockout.selection import Origin, Selection
 from knockout.tournament import tournament
 
@@ -29,8 +31,8 @@ class TopKResult(NamedTuple):
 
 
 def topk(
-    values: Tensor,
-    scores: Tensor,
+    values: Tensor | RowSource,
+    scores: Tensor | Iterable[Tensor],
     k: int | float,
     boost: float | Boost = 4.0,
     mask: Tensor | None = None,
@@ -58,8 +60,10 @@ def topk(
     tensor([ 0.0000,  0.0000,  1.3714, -1.3714,  0.0000])
 
     Args:
-        values: (..., n, d), any floating dtype; its batch dimensions broadcast with those of scores.
-        scores: (..., n), a score per candidate. NaN or +inf: every output of that row is NaN.
+        values: (..., n, d), any floating dtype; its batch dimensions broadcast with those of scores. Or a source of
+            rows (n, d), of which only those are read that carry weight: see ``Selection.apply``.
+        scores: (..., n), a score per candidate. NaN or +inf: every output of that row is NaN. Or chunks of them, an
+            iterable of tensors (..., n_i) that are taken one after the other and put together; gradients reach each.
         k: how many to select, 1 <= k <= n. Or a fraction between 0 and 1: that share, rounded up, of the candidates
             that take part in each row, whatever padding is around them. The result has slots for that share of all n;
             those that are not a row's own are empty.
@@ -72,7 +76,13 @@ def topk(
         hard: straight-through: the leaders' rows and scores untouched in the forward pass, the soft gradients. Leaders
             are those that win all their pairs: the true top k, unless the selection is so soft that blends overtake.
     """
+    if not isinstance(scores, Tensor):
+        scores = join_scores(scores)
     quota = check_scores(scores, k, mask)
+    if not isinstance(values, Tensor):
+        check_source(values, scores.shape[-1])
+        selection = _select(scores, quota, boost, mask, order, hard)
+        return TopKResult(selection._plan.read(values), selection.scores, selection.indices, selection.mask)
     batch = scores.shape[:-1] if mask is None else torch.broadcast_shapes(scores.shape[:-1], mask.shape[:-1])
     check_values(values, batch, scores.shape[-1], scores.device)
     selection = _select(scores, quota, boost, mask, order, hard)
@@ -80,7 +90,7 @@ def topk(
 
 
 def select(
-    scores: Tensor,
+    scores: Tensor | Iterable[Tensor],
     k: int | float,
     boost: float | Boost = 4.0,
     mask: Tensor | None = None,
@@ -106,6 +116,8 @@ def select(
 
     The arguments are those of ``knockout.topk``.
     """
+    if not isinstance(scores, Tensor):
+        scores = join_scores(scores)
     return _select(scores, check_scores(scores, k, mask), boost, mask, order, hard)
 
 

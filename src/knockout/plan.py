@@ -19,6 +19,7 @@ from torch.utils.checkpoint import checkpoint
 from knockout.checks import computing_dtype, full_precision
 from knockout.exact import exact_sum
 from knockout.gather import blend
+from knockout.rows import Progress, RowSource, blend_rows
 
 
 @dataclass(eq=False)
@@ -30,6 +31,10 @@ class Plan(ABC):
     @abstractmethod
     def apply(self, values: Tensor) -> Tensor:
         """Blended values (*batch, k, d) of values (..., n, d), in the dtype of the values."""
+
+    @abstractmethod
+    def read(self, source: RowSource, progress: Progress = None) -> Tensor:
+        """Blended values (*batch, k, d) of a source of rows (n, d), in the dtype of its rows."""
 
     @abstractmethod
     def scores(self) -> Tensor:
@@ -68,6 +73,9 @@ class Bracket(Plan):
             member, weight = (x.expand(*batch, *x.shape[-2:]) for x in (member, weight))
             values = values[(None,) * (len(batch) + 2 - values.dim())]
         return blend(values, weight, member, self.hard)
+
+    def read(self, source: RowSource, progress: Progress = None) -> Tensor:
+        return blend_rows(source, self.weight, self.member, self.hard, progress)
 
     def hardened(self, own: Tensor) -> Bracket:
         """The same plan, straight-through, with the leaders' own scores (*batch, k)."""
@@ -125,6 +133,13 @@ class Rows(Plan):
         with full_precision(values.device):
             return self._all(lambda rows: rows.to(wide.dtype) @ wide, dim=-2).to(values.dtype)
 
+    def read(self, source: RowSource, progress: Progress = None) -> Tensor:
+        # Once for every chunk of slots: all weights at a time would be k times as many as there are candidates.
+        def each(rows: Tensor) -> Tensor:
+            return blend_rows(source, rows, self._members(rows).expand(rows.shape), progress=progress)
+
+        return self._all(each, dim=-2)
+
     def weights(self) -> Tensor:
         return torch.cat([self.rows(*chunk) for chunk in self._chunks()], dim=-2)
 
@@ -144,6 +159,10 @@ class Rows(Plan):
             return _entropy(rows / torch.where(total == 0, 1.0, total)).sum(dim=-1)
 
         return self._all(each, dim=-1)
+
+    def _members(self, rows: Tensor) -> Tensor:
+        """Who is at each place of some rows, to be broadcast: n for who takes no part, and is not to be read."""
+        return torch.arange(self.n, device=rows.device)
 
     @abstractmethod
     def _batch_size(self) -> int:

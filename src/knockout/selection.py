@@ -13,6 +13,7 @@ from torch.utils._pytree import register_pytree_node
 from knockout.boost import Boost
 from knockout.checks import check_values
 from knockout.plan import Plan
+from knockout.rows import Progress, RowSource, check_source
 
 __all__ = ["Selection"]
 
@@ -69,17 +70,38 @@ class Selection:
         """Blended scores (..., k), differentiable."""
         return self._plan.scores().to(self.dtype)
 
-    def apply(self, values: Tensor) -> Tensor:
+    def apply(self, values: Tensor | RowSource, progress: Progress = None) -> Tensor:
         """Blend values (..., n, d) into (..., k, d), in their own dtype; batch dimensions broadcast.
 
         The hard twin is ``values.gather(-2, indices)``. Values may have batch dimensions that the scores have not; only
         the result gets them. Rows without weight are not read: NaN in padding does no harm. (A method that weighs every
         candidate in every slot, as ``methods.iterative``, reads all rows but those that its ``mask`` leaves out.)
-        """
-        check_values(values, self.indices.shape[:-1], self.n, self.indices.device)
-        return self._plan.apply(values)
 
-    def __matmul__(self, values: Tensor) -> Tensor:
+        Values that do not fit in memory: instead of a tensor pass a source of rows (n, d), one for the whole batch.
+        That is a NumPy array or memmap, ``get_slice(name)`` of a safetensors file, Arrow data, a
+        ``pyarrow.parquet.ParquetFile``, or anything with ``shape`` and ``take(rows)``: ``knockout.rows.RowSource``.
+        The rows that carry weight are read in ascending order, each once, in blocks of 64 MiB at most; and again in the
+        backward pass, if they were more than one block. The result is on the device of the selection. Gradients reach
+        the scores, not the source.
+
+        >>> import numpy as np, torch, knockout
+        >>> scores = torch.tensor([0.1, 2.0, 0.3, 1.5], requires_grad=True)
+        >>> knockout.select(scores, k=2, boost=1.0).apply(np.eye(4, dtype=np.float32)).detach()
+        tensor([[0.1094, 0.8906, 0.0000, 0.0000],
+                [0.0000, 0.0000, 0.2367, 0.7633]])
+
+        Args:
+            values: (..., n, d), or a source of rows (n, d).
+            progress: of reading from a source: a function that is called as progress(done, total), in rows, after each
+                block; None for a line on a terminal once it takes longer than two seconds; False for silence.
+        """
+        if isinstance(values, Tensor):
+            check_values(values, self.indices.shape[:-1], self.n, self.indices.device)
+            return self._plan.apply(values)
+        check_source(values, self.n)
+        return self._plan.read(values, progress)
+
+    def __matmul__(self, values: Tensor | RowSource) -> Tensor:
         return self.apply(values)
 
     def weights(self) -> Tensor:

@@ -71,5 +71,8 @@ class Slots(Rows):
             values = torch.where(self.alive.unsqueeze(-1), values, 0.0)
         return super().apply(values)
 
+    def _members(self, rows: Tensor) -> Tensor:
+        return torch.where(self.alive.unsqueeze(-2), super()._members(rows), self.n)
+
     def _batch_size(self) -> int:
         return math.prod(self.score.shape[:-1])

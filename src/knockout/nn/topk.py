@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from knockout.boost import Boost, Fixed, Relative, as_boost
-from knockout.checks import check_choice, check_flag, check_k
+from knockout.checks import check_choice, check_flag, check_k, join_scores
 from knockout.functional import Order, TopKResult, select
 from knockout.quota import WHOLE, Quota
+from knockout.rows import RowSource
 from knockout.selection import Selection
 
 
@@ -86,14 +87,21 @@ class TopK(nn.Module):
             with torch.no_grad():
                 self.sharpness.fill_(float(boost.c))
 
-    def select(self, scores: Tensor, mask: Tensor | None = None) -> Selection:
-        """The plan alone, to be applied to any number of payloads: scores (..., n) -> Selection."""
+    def select(self, scores: Tensor | Iterable[Tensor], mask: Tensor | None = None) -> Selection:
+        """The plan alone, to be applied to any number of payloads: scores (..., n), or chunks of them -> Selection."""
+        if not isinstance(scores, Tensor):
+            scores = join_scores(scores)
         k = self._parts / WHOLE if self._parts else min(self.k, scores.shape[-1])
         hard = self.hard if self.training or self.hard_eval is None else self.hard_eval
         return select(scores, k, self.boost, mask, self.order, hard)
 
-    def forward(self, values: Tensor, scores: Tensor, mask: Tensor | None = None) -> TopKResult:
-        """Values (..., n, d), scores (..., n), mask (..., n) -> (values (..., k, d), scores, indices, mask)."""
+    def forward(
+        self, values: Tensor | RowSource, scores: Tensor | Iterable[Tensor], mask: Tensor | None = None
+    ) -> TopKResult:
+        """Values (..., n, d), scores (..., n), mask (..., n) -> (values (..., k, d), scores, indices, mask).
+
+        Or a source of rows instead of values, and chunks instead of scores, as for ``knockout.topk``.
+        """
         picked = self.select(scores, mask)
         return TopKResult(picked.apply(values), picked.scores, picked.indices, picked.mask)
 
