@@ -111,9 +111,14 @@ def test_repr_and_sizes() -> None:
 
 
 def test_the_public_names() -> None:
-    names = ["Selection", "boost", "methods", "metrics", "native", "nn", "plot", "select", "topk"]
+    names = ["Selection", "boost", "distributed", "methods", "metrics", "native", "nn", "plot", "select", "topk"]
     assert sorted(knockout.__all__) == names
-    assert sorted(knockout.methods.__all__) == ["hard", "iterative"]
+    assert all(hasattr(knockout, name) for name in names)
+    assert not hasattr(knockout, "nonsense")
+    common = ["gated", "hard", "straight_through"]
+    slots = ["gumbel", "iterative", "neuralsort", "perturbed", "sinkhorn", "softsort"]
+    masks = ["coordinate_descent", "lapsum", "lml", "projection", "threshold"]
+    assert sorted(knockout.methods.__all__) == sorted(common + slots + masks)
     assert repr(Relative(4)) == "Relative(c=4, unit=1.0, alpha=1.5)"
     assert Relative(4) == Relative(4.0)
     assert hash(Fixed(3)) == hash(Fixed(3))

@@ -1,0 +1,80 @@
+"""What each step of a distributed selection takes, in nanoseconds and bytes a candidate: the constants of the model of
+cost in docs/distributed.md. One process and one thread, which has all candidates and sends them to itself."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from benchmarks.timing import save
+from knockout.boost import Relative
+from knockout.distributed.home import Home
+from knockout.distributed.ranks import Ranks
+from knockout.distributed.route import find_route
+from knockout.eval.arena.cost import _status
+from knockout.quota import Quota
+
+K = 64
+SIZES = (2**20, 2**22, 2**24)
+FIELDS: dict[str, Callable[[int], Tensor]] = {"uniform": torch.rand, "normal": torch.randn}
+
+Made = TypeVar("Made")
+
+
+def taken(run: Callable[[], Made], times: int = 3) -> tuple[float, Made]:
+    """The least of some times, and what came out."""
+    out, least = run(), float("inf")
+    for _ in range(times):
+        begin = time.perf_counter()
+        out = run()
+        least = min(least, time.perf_counter() - begin)
+    return least, out
+
+
+def measure(kind: str, n: int, c: float) -> dict[str, Any]:
+    """Of one row."""
+    scores, quota, boost, ranks = FIELDS[kind](n).unsqueeze(0), Quota(K), Relative(c), Ranks(None)
+    alive = torch.ones_like(scores, dtype=torch.bool)
+    look, route = taken(lambda: find_route(scores, alive, n, quota, boost, ranks))
+    pack, came = taken(lambda: route.to_homes(scores.flatten()[route.travels]))
+    fill, home = taken(lambda: Home(came, route, n, quota))
+    play, _ = taken(lambda: home.play(K, boost, "score", False, False))
+    before = _status("VmRSS", reset=True)
+    record, plan = taken(lambda: home.play(K, boost, "score", False, True), 1)
+    back, _ = taken(lambda: home.backward(torch.ones_like(plan.weight), torch.ones_like(plan.score)), 1)
+    memory = (_status("VmHWM") - before) * 2**20
+    steps = {"look": look, "pack": pack, "fill": fill, "play": play, "play, to learn": record, "backward": back}
+    return {
+        "scores": kind, "n": n, "boost": c, "travel": len(route.travels) / n, "bytes": memory / n,
+        **{f"ns to {name}": 1e9 * each / n for name, each in steps.items()},
+    }  # fmt: skip
+
+
+def main() -> None:
+    """A line each."""
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as folder:
+        dist.init_process_group("gloo", f"file://{folder}/meeting", world_size=1, rank=0)
+        rows = []
+        for kind in FIELDS:
+            for n in SIZES:
+                for c in (4.0, 16.0):
+                    rows.append(measure(kind, n, c))
+                    shown = (
+                        f"{key} {value:.2f}" if isinstance(value, float) else value for key, value in rows[-1].items()
+                    )
+                    print(*shown, sep=", ", flush=True)
+        print(save("steps", rows))
+        dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
