@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -9,7 +10,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from knockout.boost import Boost, as_boost
-from knockout.checks import check_choice, check_field, check_flag, check_k, check_values, quota_of
+from knockout.checks import check_choice, check_field, check_flag, check_k, check_values, join_scores, quota_of
 from knockout.distributed.agreement import agree
 from knockout.distributed.mesh import layout_of, local
 from knockout.distributed.play import Game, play
@@ -27,7 +28,7 @@ Reduction = Literal["mean", "sum"]
 @torch.compiler.disable
 def topk(
     values: Tensor | RowSource,
-    scores: Tensor,
+    scores: Tensor | Iterable[Tensor],
     k: int | float,
     boost: float | Boost = 4.0,
     mask: Tensor | None = None,
@@ -51,7 +52,8 @@ def topk(
 
     Args:
         values: (..., n, d) of this rank's candidates, as for ``knockout.topk``.
-        scores: (..., n); n may be different on every rank, and 0. The batch dimensions are the same on all.
+        scores: (..., n), or chunks of them; n may be different on every rank, and 0. The batch dimensions are the same
+            on all.
         k: how many of all candidates; or a fraction.
         boost: as for ``knockout.topk``.
         mask: (..., n) bool of this rank's candidates.
@@ -74,7 +76,7 @@ def topk(
 
 @torch.compiler.disable
 def select(
-    scores: Tensor,
+    scores: Tensor | Iterable[Tensor],
     k: int | float,
     boost: float | Boost = 4.0,
     mask: Tensor | None = None,
@@ -96,8 +98,9 @@ def select(
 
 
 def _select(
-    call: str, scores: Tensor, k: int | float, boost: float | Boost, mask: Tensor | None, order: Order, hard: bool,
-    group: dist.ProcessGroup | None, slots: Slots, reduction: Reduction, values: Tensor | RowSource | None,
+    call: str, scores: Tensor | Iterable[Tensor], k: int | float, boost: float | Boost, mask: Tensor | None,
+    order: Order, hard: bool, group: dist.ProcessGroup | None, slots: Slots, reduction: Reduction,
+    values: Tensor | RowSource | None,
 ) -> ShardedSelection:  # fmt: skip
     layout = layout_of(scores)
     if layout is not None and group is not None:
@@ -105,9 +108,9 @@ def _select(
     ranks = Ranks(group if layout is None else layout.group)
 
     def attempt() -> Given:
-        own = Given(local(scores, "scores", layout, 1), None if mask is None else local(mask, "mask", layout, 1))
+        whole = local(scores, "scores", layout, 1) if isinstance(scores, Tensor) else join_scores(scores)
+        own = Given(whole, None if mask is None else local(mask, "mask", layout, 1))
         check_field(own.scores, own.mask)
-        check_k(k)
         check_choice(order, "order", ("score", "position"))
         check_flag(hard, "hard")
         check_choice(slots, "slots", ("replicated", "sharded"))
@@ -117,11 +120,11 @@ def _select(
             check_values(local(values, "values", layout, 2), own.batch, n, own.scores.device)
         elif values is not None:
             check_source(values, n)
-        return own._replace(boost=as_boost(boost, own.scores.device))
+        return own._replace(k=check_k(k), boost=as_boost(boost, own.scores.device))
 
     def same(own: Given) -> dict[str, Any]:
         return {
-            "k": k, "boost": repr(own.boost), "order": order, "hard": hard, "slots": slots, "reduction": reduction,
+            "k": own.k, "boost": repr(own.boost), "order": order, "hard": hard, "slots": slots, "reduction": reduction,
             "the dtype of scores": str(own.scores.dtype).removeprefix("torch."),
             "the batch dimensions of scores": list(own.batch),
             "whether gradients are enabled": torch.is_grad_enabled(),
@@ -136,9 +139,9 @@ def _select(
     sharing = Sharing(
         ranks, 1.0 / ranks.size if reduction == "mean" and slots == "replicated" else 1.0, slots == "sharded"
     )
-    quota = quota_of(k, (*batch, sum(sizes)))
+    quota = quota_of(own.k, (*batch, sum(sizes)))
     assert own.boost is not None
-    game = Game(ranks, sizes, k, quota, own.boost, order, hard, any(learns for _, learns in heard), sharing.share)
+    game = Game(ranks, sizes, own.k, quota, own.boost, order, hard, any(learns for _, learns in heard), sharing.share)
     alive = own.scores != -torch.inf if own.mask is None else (own.scores != -torch.inf) & own.mask
     rows = batch.numel(), n
     played = play(own.scores.expand(alive.shape).reshape(rows), alive.reshape(rows), game)
@@ -151,6 +154,7 @@ class Given(NamedTuple):
 
     scores: Tensor
     mask: Tensor | None
+    k: int | float = 1
     boost: Boost | None = None
 
     @property

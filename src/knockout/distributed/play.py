@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch.autograd import Function
+from torch.autograd.function import once_differentiable
 from torch.nn.functional import pad
 
 from knockout.boost import Boost
@@ -69,6 +70,7 @@ class _Play(Function):
         return played
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, d_weight: Tensor, d_score: Tensor, *_: Any) -> tuple[Tensor, None, None]:
         route, ranks, share = ctx.route, ctx.game.ranks, ctx.game.share
         d_plan = (

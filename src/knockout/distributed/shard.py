@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch.autograd import Function
+from torch.autograd.function import once_differentiable
 
 from knockout.checks import computing_dtype
 from knockout.distributed.agreement import agree
@@ -117,6 +118,7 @@ class _Times(Function):
         return x.view_as(x)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         return ctx.factor * grad, None
 
@@ -130,6 +132,7 @@ class _Sum(Function):
         return sharing.ranks.total(part, "values")
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         return ctx.sharing.ranks.total(grad * ctx.sharing.share, "gradients of values"), None
 
@@ -148,5 +151,6 @@ class _Slots(Function):
         return heard.view(ranks.size, mine, *slots.shape[1:]).sum(0).movedim(0, -2)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         return ctx.ranks.share(grad.movedim(-2, 0), ctx.portions, "gradients of values").movedim(0, -2), None
