@@ -101,8 +101,9 @@ def measure(path: Path, n: int, boost: float) -> dict[str, Any]:
     of_table = torch.full_like(member, len(wanted))
     of_table[member < n] = place.to(member.dtype)
     expected = blend(table, weight, of_table)
-    # Sums of a hundred thousand rows, in another order.
-    check_close = partial(torch.testing.assert_close, rtol=1e-4, atol=1e-4)
+    # With a low boost, sums of a hundred thousand rows in another order.
+    far = 1e-5 if len(wanted) < 100 * K else 1e-4
+    check_close = partial(torch.testing.assert_close, rtol=far, atol=far)
     check_close(out, expected)
     gradients = [torch.autograd.grad(each, weight, upstream, retain_graph=True)[0] for each in (out, expected)]
     check_close(*gradients)
