@@ -36,6 +36,7 @@ DEGREES, OBSERVED, NOISE = 8, 32, 0.1  # of a topic; numbers of a question; what
 CLOSE = 0.95  # cosine of a topic's vectors with its centre
 TESTED = 32  # topics that are never trained on
 RATE = 6e-3
+EVERY = 5  # steps after which the training is kept
 CHUNK = 2**18  # candidates that are made, or scored, at a time: 64 MiB
 FORMAT = 1  # of the file: to be raised when other candidates would be made
 
@@ -141,20 +142,39 @@ def distance(values: Tensor, centre: Tensor) -> Tensor:
 
 
 def train(model: Retriever, topics: Topics, steps: int, batch: int, seed: int) -> None:
-    """From a boost of 1, soft enough to hear of many candidates, to one of 4, for choosing."""
+    """From a boost of 1, soft enough to hear of many candidates, to one of 4, for choosing.
+
+    How far it has come is kept beside the candidates, every few steps: who was stopped goes on from there.
+    """
     optimizer, rate = optimizer_for(model, RATE, steps)
     boost = Sharpen(model, steps, start=1.0, end=4.0, hold=0.25)
     generator = torch.Generator().manual_seed(seed + 1)
+    parts: dict[str, Any] = {"model": model, "optimizer": optimizer, "rate": rate, "boost": boost}
+    settings, begun = [model.candidates.n, len(topics.centre), steps, batch, seed], 0
+    path = model.candidates.path.with_suffix(".training")
+    kept = torch.load(path, weights_only=True) if path.exists() else {}
+    if kept.get("settings") == settings:
+        for name, part in parts.items():
+            part.load_state_dict(kept[name])
+        generator.set_state(kept["generator"])
+        begun = kept["step"]
+        console.print(f"going on with step {begun} of {steps}")
     with Progress(console=console) as progress:
-        task = progress.add_task("training", total=steps)
-        for step in range(steps):
+        task = progress.add_task("training", total=steps, completed=begun)
+        for step in range(begun, steps):
             which = torch.randint(len(topics.centre) - TESTED, (batch,), generator=generator)
             out = model.train()(topics.ask(which, generator))
             loss = distance(out.values, topics.centre[which])
             learn(loss, optimizer, rate, boost)
             progress.update(task, advance=1)
+            if step % EVERY == EVERY - 1:
+                state = {name: part.state_dict() for name, part in parts.items()}
+                state |= {"settings": settings, "step": step + 1, "generator": generator.get_state()}
+                torch.save(state, path.with_suffix(".unfinished"))
+                path.with_suffix(".unfinished").replace(path)
             if step % max(1, steps // 10) == 0:
                 progress.console.print(f"step {step}: distance {loss.item():.3f}, boost {model.topk.sharpness:.2f}")
+    path.unlink(missing_ok=True)
 
 
 @torch.no_grad()

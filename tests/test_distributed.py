@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint
 
 import knockout
 from knockout import distributed
@@ -79,6 +80,8 @@ FIELDS: dict[str, Any] = {
     "small": lambda x: 1e-3 * x,
     "far": lambda x: 1000.0 + x,
     "outlier": lambda x: torch.where(x == x.amax(dim=-1, keepdim=True), 1000.0, x),
+    "huge": lambda x: torch.where(x == x.amax(dim=-1, keepdim=True), 1e30, 10 * x),
+    "huge both": lambda x: torch.where(x.abs() == x.abs().amax(dim=-1, keepdim=True), -1e30, 10 * x),
     "holes": lambda x: torch.where(x > 1.0, -torch.inf, x),
     "spoiled": lambda x: torch.where(x > 2.2, torch.nan, x),
 }
@@ -364,8 +367,16 @@ def dtensors(rank: int, slots: str) -> None:
         distributed.select(distribute_tensor(scores, mesh, [Replicate(), Replicate()]), 5)
     with pytest.raises(ValueError, match="group must be None"):
         distributed.select(mine[1], 5, group=GROUPS[2])
-    with pytest.raises(ValueError, match="values must be sharded on dimension -2"):
-        distributed.topk(distribute_tensor(values, mesh, [rows, Shard(2)]), mine[1], 5)
+    for wrong in ([rows, Shard(2)], [Replicate(), Shard(1)]):  # and rows that not all ranks of the others have
+        with pytest.raises(ValueError, match="values must be laid out as scores"):
+            distributed.topk(distribute_tensor(values, mesh, wrong), mine[1], 5)
+    wide = distribute_tensor(mask.expand(2, -1).contiguous(), mesh, [Replicate(), Shard(1)])
+    with pytest.raises(ValueError, match="mask must be laid out as scores"):
+        distributed.topk(mine[0], mine[1], 5, mask=wide)
+    with pytest.raises(ValueError, match="values must have the batch dimensions of scores that are sharded"):
+        distributed.topk(distribute_tensor(values[0], mesh, [Replicate(), Shard(0)]), mine[1], 5)
+    narrow = distribute_tensor(mask, mesh, [Replicate(), Shard(0)])
+    torch.testing.assert_close(distributed.topk(mine[0], mine[1], 5, 1.0, narrow).values.full_tensor(), one.values)
     with pytest.raises(TypeError, match="values must be an ordinary tensor, as scores"):
         distributed.topk(mine[0], mine[1].to_local(), 5, group=mesh.get_group(1))
     assert rank == dist.get_rank()
@@ -396,7 +407,70 @@ def test_each_rank_reads_its_own_file(world: World, tmp_path: Path) -> None:
     world.check(from_disk, str(tmp_path), size=3)
 
 
+def checkpointed(rank: int) -> None:
+    """Everything is computed again in the backward pass, on all ranks together."""
+    case = Case(3, (0.2, 0.7), 50, 7, Relative(1), (2,))
+    values, scores, _ = case.inputs()
+    own = case.part(rank)
+    alone, mine = scores.clone().requires_grad_(), scores[..., own].clone().requires_grad_()
+    knockout.topk(values, alone, 7, 1.0).values.sin().sum().backward()
+
+    def chosen(scores: Tensor) -> Tensor:
+        out: Tensor = distributed.topk(values[..., own, :], scores, 7, 1.0, group=GROUPS[3]).values
+        return out.sin()
+
+    for reentrant in (False, True):
+        mine.grad = None
+        again: Tensor = checkpoint(chosen, mine, use_reentrant=reentrant)
+        again.sum().backward()
+        torch.testing.assert_close(mine.grad, alone.grad[..., own])
+
+
+def test_under_a_checkpoint(world: World) -> None:
+    world.check(checkpointed, size=3)
+
+
 # --- faults ---
+
+
+def other_payloads(rank: int, what: str) -> None:
+    values, scores = randn(20, 3), randn(20, seed=rank).requires_grad_()
+    picked = distributed.select(scores, 4, 1.0, group=GROUPS[2])
+    one, other = picked.apply(values), picked.apply(3 * values)
+    if what == "payloads":
+        (one.sum() if rank == 0 else other.sum()).backward()
+    else:
+        (one.sum() if rank == 0 else picked.scores.sum()).backward()
+
+
+@pytest.mark.parametrize("what", ["payloads", "outputs"])
+def test_ranks_whose_losses_are_of_other_results_are_told(world: World, what: str) -> None:
+    for answer in world.run(other_payloads, what, size=2):
+        assert answer.kind == "RankError"
+        assert "all ranks must use the same results of knockout.distributed in their losses" in answer.text
+    world.check(compare, Case(2, (0.2,), 20, 3, Relative(4)), size=2)
+
+
+def without_gradient(rank: int) -> None:
+    picked = distributed.select(randn(20).requires_grad_(), 4, group=GROUPS[2])
+    with torch.set_grad_enabled(rank == 0):
+        picked.apply(randn(20, 3))
+
+
+def test_gradients_must_be_enabled_on_all_or_none(world: World) -> None:
+    for answer in world.run(without_gradient, size=2):
+        assert answer.kind == "ValueError"
+        assert "whether gradients are enabled must be the same on all ranks" in answer.text
+
+
+def same_boost(rank: int) -> None:
+    distributed.select(randn(20), 4, (4, 4.0)[rank], group=GROUPS[2])
+    distributed.select(randn(20), 4, (Fixed(2), Fixed(torch.tensor(2.0)))[rank], group=GROUPS[2])
+
+
+def test_a_boost_is_the_same_however_it_is_written(world: World) -> None:
+    world.check(same_boost, size=2)
+
 
 RIGHT: dict[str, Any] = {"k": 4, "boost": 2.0, "order": "score", "hard": False, "slots": "replicated"}
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
@@ -454,6 +528,7 @@ BAD: dict[str, tuple[dict[str, Any], str, str]] = {
     "reduction": ({"reduction": "max"}, "ValueError", "reduction must be one of"),
     "long": ({"order": "random" * 1000}, "ValueError", "order must be one of"),
     "rows": ({"values": Broken()}, "OSError", "no disk for"),
+    "emoji": ({"order": "\N{SNOWMAN}" * 1000}, "ValueError", "order must be one of"),
 }
 
 

@@ -6,12 +6,13 @@ import gzip
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 import knockout
-from examples import needles, patches, prose, retrieval, rivals, sentences
+from examples import laboratory, needles, patches, prose, retrieval, rivals, sentences
 from knockout.eval import fashion
 from tests.cases import randn
 
@@ -132,6 +133,37 @@ def test_retrieval_learns(tmp_path: Path) -> None:
     after = retrieval.judged(model, topics, 16)
     assert before[0] < 0.1
     assert after[0] > 0.7
+
+
+def test_retrieval_goes_on_where_it_was_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retrieval, "EVERY", 3)
+    topics = retrieval.draw_topics(3000, 60, seed=0)
+    candidates = retrieval.make_candidates(tmp_path, 3000, topics, seed=0)
+
+    def made() -> retrieval.Retriever:
+        torch.manual_seed(0)
+        return retrieval.Retriever(candidates)
+
+    whole = made()
+    retrieval.train(whole, topics, steps=8, batch=4, seed=0)
+    allowed, taken = 5, 0
+
+    def stopped(*args: Any) -> None:
+        nonlocal taken
+        if taken == allowed:
+            raise KeyboardInterrupt
+        taken += 1
+        laboratory.learn(*args)
+
+    monkeypatch.setattr(retrieval, "learn", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        retrieval.train(made(), topics, steps=8, batch=4, seed=0)
+    allowed, resumed = 100, made()
+    retrieval.train(resumed, topics, steps=8, batch=4, seed=0)
+    assert taken == 5 + 8 - 3  # of the first five steps, two were done in vain
+    for one, other in zip(whole.state_dict().values(), resumed.state_dict().values(), strict=True):
+        torch.testing.assert_close(one, other)
+    assert [path.suffix for path in tmp_path.iterdir()] == [candidates.path.suffix]
 
 
 def test_retrieval_leaves_nothing_half_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

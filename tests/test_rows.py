@@ -376,7 +376,7 @@ def test_a_line_on_a_terminal(
 class Bad:
     """A source that returns what it was given."""
 
-    def __init__(self, came: Any, shape: tuple[int, ...] = (N, D)) -> None:
+    def __init__(self, came: Any, shape: Any = (N, D)) -> None:
         self.came, self.shape = came, shape
 
     def take(self, wanted: Any) -> Any:
@@ -412,6 +412,12 @@ PICKED = knockout.select(SCORES, 4, 50.0)
         (Bad("nonsense"), TypeError, ["values must be float16", "<U8"]),
         (Bad(None), TypeError, ["values must be float16", "object"]),
         (Bad(np.zeros((4, D)), (N,)), ValueError, ["shape (n, d) with n = 60", "Bad of shape (60,)"]),
+        (Bad(np.zeros((4, D)), None), TypeError, ["the shape of a Bad must be two ints", "got None"]),
+        (Bad(np.zeros((4, D)), (60.0, 5)), TypeError, ["the shape of a Bad must be two ints", "60.0"]),
+        (Bad([[1.0], [1.0, 2.0]]), ValueError, ["take(rows) must return an array", "list", "Bad"]),
+        (Bad(torch.zeros(4, D).to_sparse()), TypeError, ["a dense tensor", "sparse", "Bad"]),
+        (Bad(torch.zeros(4, D, device="meta")), TypeError, ["a dense tensor", "meta"]),
+        (Bad(np.ma.masked_less(np.zeros((4, D)), 1.0)), TypeError, ["a masked array", "filled"]),
     ],
 )  # fmt: skip
 def test_errors(source: Any, error: type[Exception], words: list[str]) -> None:
@@ -425,6 +431,11 @@ def test_errors(source: Any, error: type[Exception], words: list[str]) -> None:
 def test_an_integer_tensor_in_a_safetensors_file(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="got I64 from a PySafeSlice"):
         check_source(tensors(torch.zeros(N, D, dtype=torch.int64), tmp_path, "pt"), N)
+
+
+def test_half_numbers_that_numpy_does_not_have(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="open the safetensors file for PyTorch"):
+        PICKED.apply(tensors(torch.zeros(N, D, dtype=torch.bfloat16), tmp_path, "np"))
 
 
 def test_a_source_that_changes_its_dtype(monkeypatch: pytest.MonkeyPatch) -> None:

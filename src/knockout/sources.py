@@ -6,6 +6,7 @@ Each has a reader here, a ``RowSource``. Nothing is imported for a kind that nob
 from __future__ import annotations
 
 import mmap
+import operator
 import sys
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
@@ -44,7 +45,7 @@ def is_source(values: object) -> bool:
 
 def check_source(source: RowSource, n: int) -> None:
     """A row source of shape (n, d), of floating numbers as far as it tells beforehand."""
-    shape = tuple(reader_of(source).shape)
+    shape = _shape(source)
     if len(shape) != 2 or shape[0] != n:
         hint = ""
         if shape == (n,):
@@ -55,6 +56,14 @@ def check_source(source: RowSource, n: int) -> None:
             f"values that are no tensor must have shape (n, d) with n = {n}, the number of scores; "
             f"got {named(source)} of shape {shape}{hint}"
         )
+
+
+def _shape(source: RowSource) -> tuple[int, ...]:
+    shape = reader_of(source).shape
+    try:
+        return tuple(operator.index(size) for size in shape)
+    except TypeError:
+        raise TypeError(f"the shape of {named(source)} must be two ints, (n, d); got {shape!r}") from None
 
 
 def _kind(source: object) -> str | None:
@@ -93,10 +102,26 @@ def as_tensor(came: Any, reader: object) -> Tensor:
     """What a source returned, as a tensor of floating numbers."""
     if isinstance(came, Tensor):
         tensor = came.detach()
+        if tensor.layout != torch.strided or tensor.device.type == "meta":
+            raise TypeError(
+                f"values: take(rows) must return a dense tensor with numbers in it; got layout {tensor.layout} on "
+                f"{tensor.device} from {named(reader)}"
+            )
     else:
         import numpy as np
 
-        array = np.asarray(came)
+        if isinstance(came, np.ma.MaskedArray):
+            raise TypeError(
+                f"values: take(rows) must return an array with a number everywhere; got a masked array from "
+                f"{named(reader)}. Return came.filled(...)"
+            )
+        try:
+            array = np.asarray(came)
+        except ValueError as error:  # rows of different lengths
+            raise ValueError(
+                f"values: take(rows) must return an array of shape (len(rows), d); got a {type(came).__name__} from "
+                f"{named(reader)} that is none: {error}"
+            ) from None
         try:
             # In the byte order of this machine, and writable, as PyTorch wants it.
             tensor = torch.from_numpy(np.require(array, array.dtype.newbyteorder("="), ["C", "W"]))
@@ -143,10 +168,13 @@ class _Slice:
     def take(self, rows: NDArray[Any]) -> Any:
         import numpy as np
 
-        runs = [
-            self.part[int(run[0]) : int(run[-1]) + 1] if len(run) else self.part[0:0]
-            for run in np.split(rows, np.flatnonzero(np.diff(rows) != 1) + 1)
-        ]
+        try:
+            runs = [
+                self.part[int(run[0]) : int(run[-1]) + 1] if len(run) else self.part[0:0]
+                for run in np.split(rows, np.flatnonzero(np.diff(rows) != 1) + 1)
+            ]
+        except TypeError as error:  # NumPy has no bfloat16
+            raise TypeError(f'values: {error}; open the safetensors file for PyTorch: safe_open(path, "pt")') from None
         return torch.cat(runs) if isinstance(runs[0], Tensor) else np.concatenate(runs)
 
 

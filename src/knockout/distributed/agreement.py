@@ -26,8 +26,8 @@ def agree(
     attempt: Callable[[], Made],
     same: Callable[[Made], dict[str, Any]],
     own: Callable[[Made], Any],
-) -> tuple[Made, list[Any]]:
-    """What this rank makes of its arguments, and what all ranks say that may differ between them.
+) -> tuple[Made, list[Any], int]:
+    """What this rank makes of its arguments, what all ranks say that may differ between them, and the call's number.
 
     ``same`` is what must not differ. If it does, or if an attempt fails somewhere, all ranks raise: where it failed,
     that error; elsewhere one that tells of it.
@@ -39,6 +39,7 @@ def agree(
     except Exception as error:
         failure, said = error, {"call": call, "error": f"{type(error).__name__}: {error}"}
     heard = [_read(each) for each in ranks.gather(_written(said, ranks.device), f"{call}: arguments").cpu()]
+    number = ranks.number()
     if failure is not None:
         raise failure
     for rank, each in enumerate(heard):
@@ -48,7 +49,7 @@ def agree(
     for name in dict.fromkeys(name for each in heard for name in each["same"]):
         _compare(call, name, [each["same"].get(name) for each in heard])
     assert made is not None
-    return made, [each["own"] for each in heard]
+    return made, [each["own"] for each in heard], number
 
 
 def _compare(call: str, name: str, values: list[Any]) -> None:
@@ -68,10 +69,11 @@ def _ranks(which: list[int]) -> str:
 
 
 def _written(said: dict[str, Any], device: torch.device) -> Tensor:
-    text = json.dumps(said).encode()
+    text = json.dumps(said, ensure_ascii=False).encode()
     if len(text) > LENGTH and "error" in said:
-        # Cut inside of the string: what is left must still be read.
-        text = json.dumps({**said, "error": said["error"][: LENGTH // 8] + " ..."}).encode()
+        # Cut inside of the string, which must still be read, and may have characters that take six bytes each.
+        short = said["error"].encode(errors="replace")[: LENGTH // 8].decode(errors="ignore")
+        text = json.dumps({**said, "error": f"{short} ..."}, ensure_ascii=False).encode()
     if len(text) > LENGTH:
         raise ValueError(f"the arguments take more than {LENGTH} bytes to describe: {text.decode()}")
     return torch.frombuffer(bytearray(text.ljust(LENGTH)), dtype=torch.uint8).to(device)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import fields
 from typing import Any, Literal, NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from knockout.boost import Boost, as_boost
+from knockout.boost import Base, Boost, Fixed, Power, Relative, as_boost
 from knockout.checks import check_choice, check_field, check_flag, check_k, check_values, join_scores, quota_of
 from knockout.distributed.agreement import agree
 from knockout.distributed.mesh import layout_of, local
@@ -124,7 +125,7 @@ def _select(
 
     def same(own: Given) -> dict[str, Any]:
         return {
-            "k": own.k, "boost": repr(own.boost), "order": order, "hard": hard, "slots": slots, "reduction": reduction,
+            "k": own.k, "boost": _told(own.boost), "order": order, "hard": hard, "slots": slots, "reduction": reduction,
             "the dtype of scores": str(own.scores.dtype).removeprefix("torch."),
             "the batch dimensions of scores": list(own.batch),
             "whether gradients are enabled": torch.is_grad_enabled(),
@@ -134,19 +135,29 @@ def _select(
     def differ(own: Given) -> tuple[int, bool]:
         return own.scores.shape[-1], torch.is_grad_enabled() and own.scores.requires_grad
 
-    own, heard = agree(ranks, call, attempt, same, differ)
+    own, heard, number = agree(ranks, call, attempt, same, differ)
     sizes, batch, n = [n for n, _ in heard], own.batch, own.scores.shape[-1]
     sharing = Sharing(
         ranks, 1.0 / ranks.size if reduction == "mean" and slots == "replicated" else 1.0, slots == "sharded"
     )
     quota = quota_of(own.k, (*batch, sum(sizes)))
     assert own.boost is not None
-    game = Game(ranks, sizes, own.k, quota, own.boost, order, hard, any(learns for _, learns in heard), sharing.share)
+    learns = any(learns for _, learns in heard)
+    game = Game(ranks, sizes, own.k, quota, own.boost, order, hard, learns, number, sharing.share)
     alive = own.scores != -torch.inf if own.mask is None else (own.scores != -torch.inf) & own.mask
     rows = batch.numel(), n
     played = play(own.scores.expand(alive.shape).reshape(rows), alive.reshape(rows), game)
     weight, score, member, leader = (each.view(*batch, *each.shape[1:]) for each in played)
     return ShardedSelection(Shard(n, member, weight, score, hard, sharing=sharing), leader, own.scores.dtype, layout)
+
+
+def _told(boost: Boost | None) -> str:
+    """A boost in words that are the same for 4 and 4.0."""
+    assert boost is not None
+    if type(boost) not in (Relative, Fixed, Base, Power):
+        return repr(boost)
+    numbers = ", ".join(f"{field.name}={float(getattr(boost, field.name))}" for field in fields(boost))  # type: ignore[arg-type]
+    return f"{type(boost).__name__}({numbers})"
 
 
 class Given(NamedTuple):

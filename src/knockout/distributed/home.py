@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
 
 from knockout import functional
 from knockout.boost import Boost
@@ -70,11 +71,18 @@ class Home:
 
     def play(self, k: int | float, boost: Boost, order: functional.Order, hard: bool, learns: bool) -> Plan:
         """The tournament of each row."""
-        with torch.set_grad_enabled(learns):
+        # A graph of its own: what a checkpoint around the call would recompute in the backward pass of the rows that
+        # live here, it would recompute on this rank alone.
+        with torch.set_grad_enabled(learns), saved_tensors_hooks(lambda kept: kept.detach(), lambda kept: kept):
             picked = functional.select(self._field.requires_grad_(learns), k, boost, order=order, hard=hard)
         plan = picked._plan
         assert isinstance(plan, Bracket)
         self._carried = plan.member < self._n
+        real = torch.tensor(self._travelled, device=plan.member.device).view(-1, 1, 1)
+        if bool((self._carried & (plan.member >= real)).any()):
+            raise RuntimeError(
+                "candidates that stayed where they are were taken for members: a bound of pruning.py fails"
+            )
         self._weight, self._score = plan.weight, plan.score
         return Plan(
             self._named(plan.member.long())[self._carried],

@@ -63,11 +63,21 @@ def local(tensor: Tensor, name: str, layout: Layout | None, dim: int) -> Tensor:
         return tensor
     if layout is None:
         raise TypeError(f"{name} must be an ordinary tensor, as scores; got a DTensor. Pass both as DTensors")
-    same = tensor.device_mesh == layout.mesh and tensor.placements[layout.along].is_shard(tensor.dim() - dim)
-    if not same or any(each.is_partial() for each in tensor.placements):
+    more = tensor.dim() - dim - (len(layout.shape) - 1)  # batch dimensions that the scores have not
+    expected: list[Placement] = []
+    for i, each in enumerate(layout.placements):
+        at = tensor.dim() - dim if i == layout.along else more + each.dim if isinstance(each, Shard) else None
+        if at is not None and at < 0 and name == "values":
+            # Their gradient would have to be added up over ranks that know nothing of each other here.
+            raise ValueError(
+                f"values must have the batch dimensions of scores that are sharded; got shape {tuple(tensor.shape)} "
+                f"for scores of shape {tuple(layout.shape)} with placements {layout.placements}. Expand them"
+            )
+        expected.append(Replicate() if at is None or at < 0 else Shard(at))
+    if tensor.device_mesh != layout.mesh or list(tensor.placements) != expected:
         raise ValueError(
-            f"{name} must be sharded on dimension -{dim}, the candidates, along dimension {layout.along} of the mesh "
-            f"of scores, and nowhere be partial; got placements {tensor.placements} on {tensor.device_mesh}"
+            f"{name} must be laid out as scores, with placements {tuple(expected)} on {layout.mesh}; got "
+            f"{tensor.placements} on {tensor.device_mesh}. Pass {name}.redistribute(placements=...)"
         )
     out: Tensor = tensor.to_local()
     return out

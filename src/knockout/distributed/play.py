@@ -36,6 +36,7 @@ class Game(NamedTuple):
     order: Order
     hard: bool
     learns: bool  # whether any rank wants a gradient
+    number: int  # of the call
     share: float  # of each rank's gradient of the plan: 1 for their sum, 1 / size for their mean
 
 
@@ -73,6 +74,7 @@ class _Play(Function):
     @once_differentiable
     def backward(ctx: Any, d_weight: Tensor, d_score: Tensor, *_: Any) -> tuple[Tensor, None, None]:
         route, ranks, share = ctx.route, ctx.game.ranks, ctx.game.share
+        ranks.meet(ctx.game.number, "backward")
         d_plan = (
             _at_home(share * d_weight[ctx.listed], ctx.lengths, ranks),
             _at_home(share * d_score, route.homes, ranks),

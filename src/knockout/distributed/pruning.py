@@ -28,6 +28,7 @@ FROM = 2**14  # candidates; with less, looking takes longer than sending
 DECIDED = {1.0: (17.4, 37.0), 1.5: (2.0, 2.0), 2.0: (1.0, 1.0)}
 LOSS = {1.0: 0.28, 1.5: 0.2, 2.0: 0.13}
 SAFETY = 1.0 + 1e-5  # for what rounding may do
+ROUNDING = 1e-9  # of the sum of all scores, at most: some ten million float64 added up one by one
 
 
 @dataclass
@@ -151,6 +152,8 @@ def _scale(bins: Bins, boost: Boost, before: Tensor, half: int, size: Tensor, by
         return before
     upper = bins.best(torch.full_like(size, half))[1]
     gaps = 2.0 * upper - bins.best(size)[0] - bins.best(byes)[0] + lost / float(boost.c)
+    # What is left of sums that cancel may be rounding: beside a score of 1e30, say, nothing is known of the others.
+    gaps = gaps + ROUNDING * bins.total.abs().sum(-1, keepdim=True)
     return torch.maximum(gaps / (size - half).clamp(min=1.0), before / 2.0) * SAFETY
 
 

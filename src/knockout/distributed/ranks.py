@@ -35,6 +35,7 @@ class Traffic:
 
 
 _counting: list[Traffic] = []
+_CALLS: Counter[str] = Counter()  # of each group so far, by its name
 
 
 @contextmanager
@@ -66,6 +67,21 @@ class Ranks:
         assert self._group is not None
         self._name = self._group.group_name
         self.rank, self.size = dist.get_rank(self._group), dist.get_world_size(self._group)
+
+    def number(self) -> int:
+        """Of a call in this group, from 1 on: the same on all ranks, which all make the same calls."""
+        _CALLS[self._name] += 1
+        return _CALLS[self._name]
+
+    def meet(self, number: int, what: str) -> None:
+        """Before a backward pass: whether all ranks are in that of the same call, or messages would be mixed up."""
+        numbers = self.gather(torch.tensor(number, device=self.device), what).tolist()
+        if len(set(numbers)) > 1:
+            shown = ", ".join(f"rank {rank} in that of call {call}" for rank, call in enumerate(numbers))
+            raise RankError(
+                f"all ranks must use the same results of knockout.distributed in their losses, if only times 0, and go "
+                f"back through them in the same order; got {shown}"
+            )
 
     @property
     def device(self) -> torch.device:

@@ -93,13 +93,18 @@ class ShardedSelection(Selection):
 
         def same(part: Tensor) -> dict[str, Any]:
             dtype, (*batch, _, d) = str(part.dtype).removeprefix("torch."), part.shape
-            return {"d": d, "the dtype of values": dtype, "the batch dimensions of values": batch}
+            return {
+                "d": d,
+                "the dtype of values": dtype,
+                "the batch dimensions of values": batch,
+                "whether gradients are enabled": torch.is_grad_enabled(),
+            }
 
-        part, learns = agree(ranks, "apply", attempt, same, lambda part: part.requires_grad)
+        part, learns, number = agree(ranks, "apply", attempt, same, lambda part: part.requires_grad)
         if any(learns) and not part.requires_grad:
             part = part.detach().requires_grad_()  # it must have a backward pass, or the other ranks wait for it
         together = _Slots if sharded else _Sum
-        wide: Tensor = together.apply(part.to(computing_dtype(part.dtype)), self._sharing)  # type: ignore[no-untyped-call]
+        wide: Tensor = together.apply(part.to(computing_dtype(part.dtype)), self._sharing, number)  # type: ignore[no-untyped-call]
         return self.wrap(wide.to(part.dtype), values.shape[:-2] if isinstance(values, Tensor) else ())
 
     def wrap(self, result: Tensor, batch: Any = ()) -> Tensor:
@@ -127,23 +132,24 @@ class _Sum(Function):
     """The sum of all ranks' parts, on all ranks; so its gradient comes from all of them."""
 
     @staticmethod
-    def forward(ctx: Any, part: Tensor, sharing: Sharing) -> Tensor:
-        ctx.sharing = sharing
+    def forward(ctx: Any, part: Tensor, sharing: Sharing, number: int) -> Tensor:
+        ctx.sharing, ctx.number = sharing, number
         return sharing.ranks.total(part, "values")
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        return ctx.sharing.ranks.total(grad * ctx.sharing.share, "gradients of values"), None
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        ctx.sharing.ranks.meet(ctx.number, "backward")
+        return ctx.sharing.ranks.total(grad * ctx.sharing.share, "gradients of values"), None, None
 
 
 class _Slots(Function):
     """The same, of (*batch, k, d) some of the slots on each rank."""
 
     @staticmethod
-    def forward(ctx: Any, part: Tensor, sharing: Sharing) -> Tensor:
+    def forward(ctx: Any, part: Tensor, sharing: Sharing, number: int) -> Tensor:
         slots, ranks = part.movedim(-2, 0), sharing.ranks
-        ctx.ranks, ctx.portions = ranks, ranks.portions(len(slots))
+        ctx.ranks, ctx.portions, ctx.number = ranks, ranks.portions(len(slots)), number
         each, mine = slots.shape[1:].numel(), ctx.portions[ranks.rank]
         heard = ranks.exchange(
             slots.flatten(), [each * count for count in ctx.portions], [each * mine] * ranks.size, "values"
@@ -152,5 +158,6 @@ class _Slots(Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        return ctx.ranks.share(grad.movedim(-2, 0), ctx.portions, "gradients of values").movedim(0, -2), None
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        ctx.ranks.meet(ctx.number, "backward")
+        return ctx.ranks.share(grad.movedim(-2, 0), ctx.portions, "gradients of values").movedim(0, -2), None, None
