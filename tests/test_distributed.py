@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import re
 import signal
 import time
@@ -26,6 +27,8 @@ import knockout
 from knockout import distributed
 from knockout.boost import Boost, Fixed, Power, Relative
 from knockout.distributed import pruning
+from knockout.distributed.home import _means
+from knockout.distributed.route import Stayed
 from tests.cases import BOOSTS, boosts, randn
 from tests.world import GONE, GROUPS, Failed, World, impatient
 
@@ -199,6 +202,38 @@ def test_whoever_does_not_travel_is_not_missed_in_drawn_cases(world: World, data
         seed=data.draw(st.integers(0, 1000)),
     )
     world.check(compare, case, size=2)
+
+
+def in_few_rounds(rank: int, count: int) -> None:
+    """Small cases with three or four rounds, in which what happens in one is still felt in the last."""
+    before, pruning.FROM = pruning.FROM, 64
+    try:
+        for seed in range(count):
+            draw = random.Random(seed)
+            n = draw.randint(100, 3000)
+            boost = Relative(
+                draw.choice([1.5, 2, 3, 4, 6, 10, 30]), draw.choice([0.01, 1.0]), draw.choice([1.5, 1.5, 2])
+            )
+            kind = draw.choice([kind for kind in FIELDS if kind not in ("constant", "spoiled", "far")])
+            k = n // draw.choice([5, 7, 9, 15])
+            compare(rank, Case(1, (), n, k, boost, masked=draw.choice([0.0, 0.2]), kind=kind, d=1, seed=seed))
+    finally:
+        pruning.FROM = before
+
+
+def test_whoever_does_not_travel_is_not_missed_in_few_rounds(world: World) -> None:
+    world.check(in_few_rounds, 300, size=1)
+
+
+def test_those_who_stay_add_up_to_the_same() -> None:
+    counts, totals = torch.zeros(2, pruning.BINS).double(), torch.zeros(2, pruning.BINS).double()
+    counts[0, 3], totals[0, 3] = 1000, 1000 * (1e4 + 1.0 / 3.0)
+    counts[1, 5], totals[1, 5] = 7, -0.7
+    made = _means(Stayed(torch.empty(0), counts, totals), torch.float32)
+    assert made.dtype == torch.float32
+    # To a unit in the last place of one of them, where a thousand times the nearest float32 would be off by 240 units.
+    torch.testing.assert_close(made[:1000].double().sum(), totals[0, 3], rtol=0, atol=2.0**-10)
+    torch.testing.assert_close(made[1000:].double().sum(), totals[1, 5], rtol=0, atol=2.0**-26)
 
 
 def test_the_sharper_the_boost_the_less_travels(world: World) -> None:

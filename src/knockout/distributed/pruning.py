@@ -130,7 +130,8 @@ def prunable(bins: Bins, k: int, boost: Boost, dtype: torch.dtype) -> Tensor:
         met = 2 * half - bins.end
         wins = _decided(boost, bins.low, bins.high.gather(-1, bins.at(met)), scale, dtype) | (met >= size)
         meets = 2 * half - 1 - bins.begin
-        falls = _decided(boost, bins.low.gather(-1, bins.at(meets)), bins.high, scale, dtype) & (meets < untouched)
+        falls = _decided(boost, bins.low.gather(-1, bins.at(meets)), bins.high, scale, dtype)
+        # Losers that are untouched, and so are those who beat them, who rank before them.
         losers = (bins.begin >= half) & (bins.end <= untouched) & (bins.begin < size)
         bulk |= played & sound & losers & falls
         sound &= ~(played & (bins.begin < byes) & (byes < bins.end))  # some with an opponent, some without
