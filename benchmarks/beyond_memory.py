@@ -28,7 +28,7 @@ from torch.nn.functional import normalize
 from torch.utils.checkpoint import checkpoint
 
 import knockout
-from benchmarks.timing import save
+from benchmarks.timing import peak, save
 from knockout.gather import blend
 
 N, D, K = 2**23, 256, 64
@@ -67,21 +67,13 @@ def scores(path: Path, n: int, query: Tensor) -> Iterator[Tensor]:
         yield checkpoint(score, query, start, use_reentrant=False, preserve_rng_state=False)
 
 
-def resident(anew: bool = False) -> float:
-    """The most memory in MiB that was resident, since it was last asked for anew."""
-    if anew:
-        Path("/proc/self/clear_refs").write_text("5")
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024
-
-
 def measure(path: Path, n: int, boost: float) -> dict[str, Any]:
     """One selection with its gradient; to be run in a process of its own."""
     small = torch.randn(K * 4, 8).numpy()
     knockout.topk(small, torch.randn(K * 4, requires_grad=True), K).values.sum().backward()  # whatever is set up once
     query = normalize(torch.randn(D, generator=torch.Generator().manual_seed(1)), dim=0).requires_grad_()
     values, read, times = np.memmap(path, np.float32, "r", shape=(n, D)), [0], [time.perf_counter()]
-    start = resident(anew=True)
+    start = peak(anew=True)
 
     picked = knockout.select(scores(path, n, query), K, boost)
     times.append(time.perf_counter())
@@ -90,7 +82,7 @@ def measure(path: Path, n: int, boost: float) -> dict[str, Any]:
     upstream = torch.randn(K, D, generator=torch.Generator().manual_seed(2))
     (d_query,) = torch.autograd.grad(out, query, upstream, retain_graph=True)
     times.append(time.perf_counter())
-    most = resident()
+    most = peak()
 
     # By hand: the same rows, as a tensor.
     member, weight = picked._plan.member, picked._plan.weight  # type: ignore[attr-defined]

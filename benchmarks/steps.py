@@ -13,12 +13,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from benchmarks.timing import save
+from benchmarks.timing import peak, save
 from knockout.boost import Relative
 from knockout.distributed.home import Home
 from knockout.distributed.ranks import Ranks
 from knockout.distributed.route import find_route
-from knockout.eval.arena.cost import _status
 from knockout.quota import Quota
 
 K = 64
@@ -46,10 +45,10 @@ def measure(kind: str, n: int, c: float) -> dict[str, Any]:
     pack, came = taken(lambda: route.to_homes(scores.flatten()[route.travels]))
     fill, home = taken(lambda: Home(came, route, n, quota))
     play, _ = taken(lambda: home.play(K, boost, "score", False, False))
-    before = _status("VmRSS", reset=True)
+    before = peak(anew=True)
     record, plan = taken(lambda: home.play(K, boost, "score", False, True), 1)
     back, _ = taken(lambda: home.backward(torch.ones_like(plan.weight), torch.ones_like(plan.score)), 1)
-    memory = (_status("VmHWM") - before) * 2**20
+    memory = (peak() - before) * 2**20
     steps = {"look": look, "pack": pack, "fill": fill, "play": play, "play, to learn": record, "backward": back}
     return {
         "scores": kind, "n": n, "boost": c, "travel": len(route.travels) / n, "bytes": memory / n,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
+import resource
 import statistics
 import time
 from collections.abc import Callable, Mapping
@@ -27,6 +28,16 @@ def medians(contestants: Mapping[str, Callable[[], object]], seconds: float = 2.
             run()
             times[name].append(time.perf_counter() - begin)
     return {name: statistics.median(each) for name, each in times.items()}
+
+
+def peak(anew: bool = False) -> float:
+    """The most memory in MiB that this process has had; on Linux, since the last time it was asked anew."""
+    status, reset = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+    if not status.exists():
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    if anew:
+        reset.write_text("5")
+    return next(int(line.split()[1]) for line in status.read_text().splitlines() if line.startswith("VmHWM")) / 1024
 
 
 def save(name: str, rows: list[dict[str, Any]]) -> Path:

@@ -10,7 +10,6 @@ The first layer attends within blocks and sees all tokens; 256 go on to the seco
 from __future__ import annotations
 
 import multiprocessing
-import resource
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
@@ -20,6 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from benchmarks.timing import peak
 from examples import rivals
 from examples.laboratory import carry_out, console, guarded, learn, optimizer_for, parser, show, spread, times
 from knockout.eval.journal import Rows
@@ -136,16 +136,6 @@ def memory(kind: str, n: int) -> float:
     tokens, label = draw(1, n, torch.Generator())
     cross_entropy(model(tokens), label).backward()
     return peak() - before
-
-
-def peak(anew: bool = False) -> float:
-    """The most memory in MiB that this process has had; on Linux, since the last time it was asked anew."""
-    status, reset = Path("/proc/self/status"), Path("/proc/self/clear_refs")
-    if not status.exists():
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    if anew:
-        reset.write_text("5")
-    return next(int(line.split()[1]) for line in status.read_text().splitlines() if line.startswith("VmHWM")) / 1024
 
 
 def memories(kinds: Sequence[str], n: int) -> dict[str, float]:

@@ -27,8 +27,8 @@ from torch.nn.functional import cosine_similarity, normalize
 from torch.utils.checkpoint import checkpoint
 
 import knockout
+from benchmarks.timing import peak
 from examples.laboratory import console, guarded, learn, optimizer_for, show
-from examples.needles import peak
 from knockout.nn import Sharpen, TopK, evaluate_hard
 
 DIM, K = 64, 16

@@ -110,8 +110,9 @@ def _select(
 
     def attempt() -> Given:
         whole = local(scores, "scores", layout, 1) if isinstance(scores, Tensor) else join_scores(scores)
-        own = Given(whole, None if mask is None else local(mask, "mask", layout, 1))
-        check_field(own.scores, own.mask)
+        part = None if mask is None else local(mask, "mask", layout, 1)
+        check_field(whole, part)
+        own = Given(whole, part, check_k(k), as_boost(boost, whole.device))
         check_choice(order, "order", ("score", "position"))
         check_flag(hard, "hard")
         check_choice(slots, "slots", ("replicated", "sharded"))
@@ -121,7 +122,7 @@ def _select(
             check_values(local(values, "values", layout, 2), own.batch, n, own.scores.device)
         elif values is not None:
             check_source(values, n)
-        return own._replace(k=check_k(k), boost=as_boost(boost, own.scores.device))
+        return own
 
     def same(own: Given) -> dict[str, Any]:
         return {
@@ -141,7 +142,6 @@ def _select(
         ranks, 1.0 / ranks.size if reduction == "mean" and slots == "replicated" else 1.0, slots == "sharded"
     )
     quota = quota_of(own.k, (*batch, sum(sizes)))
-    assert own.boost is not None
     learns = any(learns for _, learns in heard)
     game = Game(ranks, sizes, own.k, quota, own.boost, order, hard, learns, number, sharing.share)
     alive = own.scores != -torch.inf if own.mask is None else (own.scores != -torch.inf) & own.mask
@@ -151,9 +151,8 @@ def _select(
     return ShardedSelection(Shard(n, member, weight, score, hard, sharing=sharing), leader, own.scores.dtype, layout)
 
 
-def _told(boost: Boost | None) -> str:
+def _told(boost: Boost) -> str:
     """A boost in words that are the same for 4 and 4.0."""
-    assert boost is not None
     if type(boost) not in (Relative, Fixed, Base, Power):
         return repr(boost)
     numbers = ", ".join(f"{field.name}={float(getattr(boost, field.name))}" for field in fields(boost))  # type: ignore[arg-type]
@@ -165,8 +164,8 @@ class Given(NamedTuple):
 
     scores: Tensor
     mask: Tensor | None
-    k: int | float = 1
-    boost: Boost | None = None
+    k: int | float
+    boost: Boost
 
     @property
     def batch(self) -> torch.Size:

@@ -76,8 +76,8 @@ class _Play(Function):
         route, ranks, share = ctx.route, ctx.game.ranks, ctx.game.share
         ranks.meet(ctx.game.number, "backward")
         d_plan = (
-            _at_home(share * d_weight[ctx.listed], ctx.lengths, ranks),
-            _at_home(share * d_score, route.homes, ranks),
+            ranks.collect(share * d_weight[ctx.listed], ctx.lengths, "gradients of the plan"),
+            ranks.collect(share * d_score, route.homes, "gradients of the plan"),
         )
         d_came, d_bins = ctx.home.backward(*d_plan)
         d_sent = route.from_homes(d_came.to(ctx.dtype))
@@ -143,11 +143,3 @@ def _seen_from_here(plan: Plan, listed: Tensor, route: Route, game: Game) -> Pla
     leader = local(plan.leader)
     everywhere = ranks.total(torch.where(leader < n, first + leader, 0), "leaders")
     return Played(weight, plan.score, member, torch.where(plan.leader < 0, -1, everywhere))
-
-
-def _at_home(gradient: Tensor, counts: list[int], ranks: Ranks) -> Tensor:
-    """Of gradients (sum of counts, ...) that all ranks have, the sum of those that belong to this rank."""
-    each, mine = gradient.shape[1:].numel(), counts[ranks.rank]
-    send = [each * count for count in counts]
-    heard = ranks.exchange(gradient.flatten(), send, [each * mine] * ranks.size, "gradients of the plan")
-    return heard.view(ranks.size, mine, *gradient.shape[1:]).sum(0)

@@ -120,6 +120,12 @@ class Ranks:
         out = self.exchange(copies, [sizes[self.rank]] * self.size, sizes, what)
         return out.view(sum(counts), *tensor.shape[1:])
 
+    def collect(self, tensor: Tensor, counts: Sequence[int], what: str) -> Tensor:
+        """The other way round: of rows (sum of counts, ...) that all ranks have, the sums of this rank's own."""
+        each, mine = tensor.shape[1:].numel(), counts[self.rank]
+        out = self.exchange(tensor.flatten(), [each * count for count in counts], [each * mine] * self.size, what)
+        return out.view(self.size, mine, *tensor.shape[1:]).sum(0)
+
     def portions(self, count: int) -> list[int]:
         """So many things dealt out to the ranks: how many each gets, one after the other, as torch.chunk does."""
         most = -(-count // self.size)

@@ -150,11 +150,7 @@ class _Slots(Function):
     def forward(ctx: Any, part: Tensor, sharing: Sharing, number: int) -> Tensor:
         slots, ranks = part.movedim(-2, 0), sharing.ranks
         ctx.ranks, ctx.portions, ctx.number = ranks, ranks.portions(len(slots)), number
-        each, mine = slots.shape[1:].numel(), ctx.portions[ranks.rank]
-        heard = ranks.exchange(
-            slots.flatten(), [each * count for count in ctx.portions], [each * mine] * ranks.size, "values"
-        )
-        return heard.view(ranks.size, mine, *slots.shape[1:]).sum(0).movedim(0, -2)
+        return ranks.collect(slots, ctx.portions, "values").movedim(0, -2)
 
     @staticmethod
     @once_differentiable
