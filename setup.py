@@ -55,7 +55,7 @@ else:
                 self.extensions.clear()  # or they would be looked for
 
     extension = CppExtension(
-        "knockout._C",
+        "knockout.ops.cpu._C",
         ["src/knockout/csrc/ops.cpp"],
         extra_compile_args=COMPILE,
         extra_link_args=[f"-fsanitize={SANITIZERS}"] if SANITIZERS else [],

@@ -18,7 +18,7 @@ from knockout import methods
 from knockout.eval.arena import boosts, cost, fidelity, gradients, learning, page, pictures, program, verdicts
 from knockout.eval.arena.contestants import CONTESTANTS, SOFT, Contestant, reseeded
 from knockout.eval.figures import draw_all
-from knockout.eval.journal import Journal, Rows
+from knockout.eval.journal import DensePlan, Journal
 
 
 def test_every_method_takes_part() -> None:
@@ -127,7 +127,7 @@ def test_tasks_with_images_run_and_are_the_same_again(task: str, data: Path) -> 
 
 
 def test_the_best_setting_is_the_one_with_the_highest_mean() -> None:
-    rows: Rows = [
+    rows: DensePlan = [
         {"task": "t", "method": "m", "temperature": temperature, "annealed": False, "seed": seed, "score": score}
         for temperature, scores in ((0.1, (0.9, 0.1)), (0.3, (0.6, 0.6)))
         for seed, score in enumerate(scores)
@@ -264,13 +264,13 @@ def test_the_page_says_what_was_measured(tmp_path: Path) -> None:
 
 
 def test_verdicts_name_who_is_faster_and_who_learns_better() -> None:
-    cells: Rows = [
+    cells: DensePlan = [
         {"method": name, "n": n, "k": 8, "seconds": seconds}
         for n in (256, 1024, 4096)
         for name, seconds in (("knockout", 2.0), ("lapsum", 1.0 if n == 4096 else 3.0), ("gated", 0.1), ("lml", None))
     ]
     assert verdicts.fastest(cells, "seconds") == verdicts.Fastest(2, [(4096, 8, "lapsum", 2.0)])
-    rows: Rows = [
+    rows: DensePlan = [
         {"task": "t", "method": name, "temperature": 1.0, "annealed": False, "seed": seed, "score": score + 0.01 * seed}
         for name, score in (("knockout", 0.5), ("lapsum", 0.9), ("lml", 0.5), ("gated", 0.1))
         for seed in range(5)

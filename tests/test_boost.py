@@ -10,8 +10,8 @@ from torch import Tensor
 from torch._dynamo.testing import CompileCounterWithBackend
 
 import knockout
+from knockout.backends import force
 from knockout.boost import Boost, Fixed, Relative
-from knockout.native import force
 from tests.cases import DTYPES, randn, same_bits, separated
 
 Make = Callable[[float | Tensor], Boost]
@@ -23,7 +23,7 @@ MAKES: dict[str, Make] = {
 }
 
 
-@pytest.fixture(params=["native", "reference"], autouse=True)
+@pytest.fixture(params=["cpu", "reference"], autouse=True)
 def backend(request: pytest.FixtureRequest) -> Iterator[str]:
     with force(request.param):
         yield request.param
@@ -148,7 +148,7 @@ def test_vmap_over_the_numbers(backend: str) -> None:
     def select(c: Tensor) -> Tensor:
         return knockout.select(scores, 5, Relative(c)).scores
 
-    if backend == "native":
+    if backend == "cpu":
         with pytest.raises(NotImplementedError, match="one c of a boost for all rows"):
             torch.vmap(select)(numbers)
     else:
@@ -160,7 +160,7 @@ def test_a_bad_number_that_comes_later(backend: str) -> None:
     boost = Relative(c)
     for bad in (-1.0, float("nan")):
         c.fill_(bad)
-        if backend == "native":
+        if backend == "cpu":
             with pytest.raises(RuntimeError, match="c of a boost must be positive"):
                 knockout.select(separated(30), 5, boost)
 

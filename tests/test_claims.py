@@ -14,9 +14,9 @@ from knockout.eval.claims import FAILS, HOLDS, PARTLY, UNKNOWN, claims, clearly
 from knockout.eval.experiments import PANELS
 from knockout.eval.figures import FIGURES, draw_all, look, rendered
 from knockout.eval.grid import CELLS, METHODS
-from knockout.eval.journal import Journal, Rows
+from knockout.eval.journal import DensePlan, Journal
 from knockout.eval.published import published
-from knockout.tournament import rounds_of
+from knockout.ops.reference.tournament import rounds_of
 
 QUALITY = {"halving": -0.07, "Fixed(100)": -0.05, "iterative": None}  # change a round; None: poor everywhere
 SECONDS = {"round by round": -0.1, "halving": -0.1, "Relative(4)": -0.1}  # change with log k; all others get slower
@@ -39,7 +39,7 @@ def cell(method: str, n: int, k: int) -> dict[str, Any]:
     }
 
 
-def training(layer: str, k: int, recall: float, loss: float) -> Rows:
+def training(layer: str, k: int, recall: float, loss: float) -> DensePlan:
     judged = {"layer": layer, "k": k, "chain": 5, "rate": 0.1}
     return [
         {**judged, "seed": seed, "step": step, "recall": recall * step / 8, "loss": loss + seed / 1e3}
@@ -48,8 +48,8 @@ def training(layer: str, k: int, recall: float, loss: float) -> Rows:
     ]
 
 
-def results() -> dict[str, Rows]:
-    made: dict[str, Rows] = {f"cell n={n} k={k}": [cell(method, n, k) for method in METHODS] for n, k in CELLS}
+def results() -> dict[str, DensePlan]:
+    made: dict[str, DensePlan] = {f"cell n={n} k={k}": [cell(method, n, k) for method in METHODS] for n, k in CELLS}
     made["rounds"] = [{"n": 16, "k": 3, "played": 3, "said": 3, "rounds": 3}]
     made["sorting a"] = [{"n": 64, "k": 8, "batch": 1, "d": 32, "seconds": 1.0, "seconds_sorting": 0.05}]
     made["pairing a"] = [
@@ -67,11 +67,11 @@ def results() -> dict[str, Rows]:
     return made
 
 
-def journal(made: dict[str, Rows]) -> Journal:
+def journal(made: dict[str, DensePlan]) -> Journal:
     return Journal(Path("nowhere"), {"settings": {"batches": 4}, "environment": {}}, made)
 
 
-def verdicts(made: dict[str, Rows]) -> list[str]:
+def verdicts(made: dict[str, DensePlan]) -> list[str]:
     return [claim.verdict for claim in claims(journal(made))]
 
 

@@ -546,7 +546,7 @@ def _raise(error: Exception) -> None:
 
 
 class Broken:
-    """Rows that cannot be read."""
+    """DensePlan that cannot be read."""
 
     shape = (6, 3)
 

@@ -17,10 +17,10 @@ from torch.autograd import gradcheck, gradgradcheck
 from torch.nn.functional import pad
 
 import knockout
+from knockout.backends import force
 from knockout.boost import Boost, Fixed, Pairs, Power, Relative
 from knockout.functional import Order, TopKResult
-from knockout.native import force
-from knockout.quota import WHOLE, Quota
+from knockout.quota import DENOMINATOR, Quota
 from tests import oracle
 from tests.cases import BOOSTS, randn, same_bits, separated
 
@@ -28,7 +28,7 @@ INF, NAN = float("inf"), float("nan")
 shares = st.floats(0.001, 0.999) | st.sampled_from([1e-12, 0.1, 0.25, 0.3, 0.5, 0.75, 1 - 2**-40])
 
 
-@pytest.fixture(params=["native", "reference"])
+@pytest.fixture(params=["cpu", "reference"])
 def backend(request: pytest.FixtureRequest) -> Iterator[str]:
     with force(request.param):
         yield request.param
@@ -56,15 +56,15 @@ def test_a_share_is_rounded_up(share: float, count: int, expected: int) -> None:
 @given(shares, st.integers(1, 300))
 @settings(max_examples=200, deadline=None)
 def test_counts_and_rounds_are_enough_for_every_row(share: float, n: int) -> None:
-    quota = Quota.of_share(share, n)
+    quota = Quota.of_fraction(share, n)
     alive = torch.arange(n) < torch.arange(n + 1).unsqueeze(-1)
-    own = quota.own(alive).flatten().tolist()
+    own = quota.slots(alive).flatten().tolist()
     assert own == [slots(share, count) for count in range(n + 1)]
     assert quota.k == own[-1]
     places = 2 ** quota.rounds(n)
     assert all(mine * places >= count for count, mine in enumerate(own))
     assert places == 1 or places < 2 * n  # and not far too many
-    assert places == 1 or (places // 2) * quota.parts < WHOLE
+    assert places == 1 or (places // 2) * quota.numerator < DENOMINATOR
 
 
 # --- a row is what it is alone --------------------------------------------------------------------
@@ -80,7 +80,7 @@ def gradients(scores: Tensor, values: Tensor, k: float, ups: list[Tensor], **opt
     return [x.detach() for x in (*shown, selection.indices, selection.mask, selection.support())]
 
 
-@pytest.mark.parametrize("name", ["native", "reference"])
+@pytest.mark.parametrize("name", ["cpu", "reference"])
 @given(st.data())
 @settings(max_examples=150, deadline=None)
 def test_each_row_is_that_without_its_padding(name: str, data: st.DataObject) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch.autograd import gradcheck, gradgradcheck
 
 import knockout
-from knockout.plan import Rows
+from knockout.plan import DensePlan
 from tests import oracle
 from tests.cases import DTYPES, Watch, randn, same_bits, score, separated
 
@@ -57,7 +57,7 @@ def test_iterative_gradients(peaked: bool, monkeypatch: pytest.MonkeyPatch) -> N
 
     assert gradcheck(operator, (values, scores))
     assert gradgradcheck(operator, (values, scores))
-    monkeypatch.setattr(Rows, "CHUNK", 18)  # a step at a time
+    monkeypatch.setattr(DensePlan, "CHUNK", 18)  # a step at a time
     assert gradcheck(operator, (values, scores))
 
 
@@ -66,7 +66,7 @@ def test_chunks_change_nothing_but_memory(peaked: bool, monkeypatch: pytest.Monk
     values, scores = randn(3, 40, 4).requires_grad_(), randn(3, 40).requires_grad_()
     results = []
     for chunk in (2**22, 3 * 40 * 5, 1):
-        monkeypatch.setattr(Rows, "CHUNK", chunk)
+        monkeypatch.setattr(DensePlan, "CHUNK", chunk)
         selection = knockout.methods.iterative(scores, 12, peaked)
         shown = (
             selection.apply(values),
@@ -89,7 +89,7 @@ def test_iterative_memory_is_bounded() -> None:
     with Watch(seen):
         out = knockout.methods.iterative(scores, 512).apply(values)
         out.sum().backward()
-    assert max(x.numel() for x in seen) <= Rows.CHUNK < 4 * 512 * 8192
+    assert max(x.numel() for x in seen) <= DensePlan.CHUNK < 4 * 512 * 8192
 
 
 @pytest.mark.parametrize("method", [knockout.methods.hard, knockout.methods.iterative])
@@ -149,7 +149,7 @@ def test_hard_is_torch_topk() -> None:
 
 
 def test_no_chunk_of_weights_is_kept_for_the_backward_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Rows, "CHUNK", 8 * 256)
+    monkeypatch.setattr(DensePlan, "CHUNK", 8 * 256)
     values, scores = torch.randn(256, 2, requires_grad=True), torch.randn(256, requires_grad=True)
     kept: list[int] = []
 
@@ -165,7 +165,7 @@ def test_no_chunk_of_weights_is_kept_for_the_backward_pass(monkeypatch: pytest.M
 
 
 def test_memory_of_perplexity_and_support_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Rows, "CHUNK", 4096)
+    monkeypatch.setattr(DensePlan, "CHUNK", 4096)
     seen: list[torch.Tensor] = []
 
     scores = torch.randn(4, 256, requires_grad=True)
@@ -174,7 +174,7 @@ def test_memory_of_perplexity_and_support_is_bounded(monkeypatch: pytest.MonkeyP
             shown = getattr(knockout.methods.iterative(scores, 32), view)()
             if shown.requires_grad:
                 shown.sum().backward()
-    assert max(x.numel() for x in seen) <= Rows.CHUNK < 4 * 32 * 256
+    assert max(x.numel() for x in seen) <= DensePlan.CHUNK < 4 * 32 * 256
 
 
 @pytest.mark.parametrize("method", [knockout.methods.hard, knockout.methods.iterative])
@@ -216,7 +216,7 @@ def test_iterative_takes_the_lower_index_among_equals() -> None:
 def test_torch_func_works_beyond_one_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
     scores = separated(20)
     expected = torch.func.grad(lambda x: knockout.methods.iterative(x, 8).scores.square().sum())(scores)
-    monkeypatch.setattr(Rows, "CHUNK", 40)
+    monkeypatch.setattr(DensePlan, "CHUNK", 40)
     found = torch.func.grad(lambda x: knockout.methods.iterative(x, 8).scores.square().sum())(scores)
     torch.testing.assert_close(found, expected)
 

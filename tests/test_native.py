@@ -24,10 +24,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader, Dataset
 
 import knockout
+from knockout.backends import force, why_not
 from knockout.boost import Base, Boost, Fixed, Power, Relative
-from knockout.checks import computing_dtype
+from knockout.dtypes import computing_dtype
 from knockout.functional import Order
-from knockout.native import available, force, why_not
 from knockout.quota import Quota
 from tests.cases import BOOSTS, DTYPES, randn, same_bits, separated
 
@@ -97,7 +97,7 @@ class Case(NamedTuple):
 
     @property
     def slots(self) -> int:
-        return Quota.of_share(self.k, self.n).k if isinstance(self.k, float) else self.k
+        return Quota.of_fraction(self.k, self.n).k if isinstance(self.k, float) else self.k
 
     def tensors(self) -> tuple[Tensor, Tensor, Tensor | None, Tensor, Tensor, Tensor]:
         """Scores, values, mask, and the gradients of values, scores and mass."""
@@ -177,7 +177,7 @@ def steepness(boost: Boost, scores: Tensor) -> float:
 
 
 def agree(case: Case) -> None:
-    with force("native"):
+    with force("cpu"):
         native = play(case)
     with force("reference"):
         reference = play(case)
@@ -255,7 +255,7 @@ def threads(count: int) -> Iterator[None]:
 
 @pytest.fixture
 def native() -> Iterator[None]:
-    with force("native"):
+    with force("cpu"):
         yield
 
 
@@ -341,7 +341,7 @@ def digest() -> str:
     torch.use_deterministic_algorithms(True)
     assert torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
     bits = hashlib.sha256()
-    with force("native"), threads(1), Record() as record:
+    with force("cpu"), threads(1), Record() as record:
         for case in (Case(300, 7, boost, batches=batches, kept=0.5) for boost in FEW for batches in BATCHES):
             play(case)
     for _, _, out in record.calls:
@@ -497,10 +497,10 @@ def test_force_names_the_choices_and_takes_itself_back() -> None:
     with force("reference"):
         assert not available()
         assert "force('reference')" in why_not()
-        with force("auto"), force("native"):
+        with force("auto"), force("cpu"):
             assert available()
         assert not available()
-        with pytest.raises(KeyError), force("native"):
+        with pytest.raises(KeyError), force("cpu"):
             raise KeyError
         assert not available()
     assert available()
@@ -509,7 +509,7 @@ def test_force_names_the_choices_and_takes_itself_back() -> None:
 def test_what_is_forced_but_cannot_be_raises_and_says_why() -> None:
     scores = torch.empty(3, 9, device="meta")
     assert knockout.select(scores, 2).indices.is_meta
-    with force("native"), pytest.raises(RuntimeError, match=r"forced.*CPU tensors.*n = 9 on meta"):
+    with force("cpu"), pytest.raises(RuntimeError, match=r"forced.*CPU tensors.*n = 9 on meta"):
         knockout.select(scores, 2)
 
 

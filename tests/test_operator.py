@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import knockout
 from knockout.boost import Base, Boost, Fixed, Power, Relative
-from knockout.tournament import rounds_of
+from knockout.ops.reference.tournament import rounds_of
 from tests import oracle
 from tests.cases import BOOSTS, boosts, randn, score, separated
 

@@ -124,7 +124,7 @@ def test_lml_is_optimal_transport_onto_two_targets(jax: Any, scores: Tensor) -> 
 
 
 def test_scores_are_standardised_as_said() -> None:
-    from knockout.checks import candidates
+    from knockout.candidates import candidates
 
     scores = 3.0 + 5.0 * randn(2, 30)
     mask = torch.arange(30) < 20

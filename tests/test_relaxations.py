@@ -16,7 +16,7 @@ from torch.autograd import gradcheck, gradgradcheck
 
 import knockout
 from knockout import methods
-from knockout.plan import Rows
+from knockout.plan import DensePlan
 from tests import relaxations
 from tests.cases import DTYPES, Watch, randn, same_bits, score, separated
 
@@ -338,7 +338,7 @@ def test_memory_is_bounded(name: str) -> None:
     values, scores = torch.randn(4, 8192, 2, requires_grad=True), torch.randn(4, 8192, requires_grad=True)
     with Watch(seen):
         SLOTS[name](scores, 512).apply(values).sum().backward()
-    assert max(x.numel() for x in seen) <= Rows.CHUNK < 4 * 512 * 8192
+    assert max(x.numel() for x in seen) <= DensePlan.CHUNK < 4 * 512 * 8192
 
 
 @pytest.mark.parametrize("name", MASKS)
@@ -353,7 +353,7 @@ def test_masks_need_no_more_than_the_scores(name: str) -> None:
 def test_sinkhorn_keeps_no_step_of_a_large_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     scores, sizes, gradients = torch.randn(256, requires_grad=True), [], []
     for chunk in (2**22, 1000):
-        monkeypatch.setattr(Rows, "CHUNK", chunk)
+        monkeypatch.setattr(DensePlan, "CHUNK", chunk)
         kept: list[int] = []
 
         def keep(tensor: Tensor, kept: list[int] = kept) -> Tensor:

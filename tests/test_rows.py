@@ -21,8 +21,11 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 import knockout
-from knockout import methods, rows, sources
-from knockout.rows import blend_rows, check_source, is_source
+from knockout import methods
+from knockout.rows import gather as rows
+from knockout.rows import sources
+from knockout.rows.gather import blend_rows
+from knockout.rows.sources import check_source, is_source
 from tests.cases import randn, same_bits, separated
 
 N, D = 60, 5
@@ -316,7 +319,7 @@ def test_a_slot_whose_leader_is_elsewhere(hard: bool) -> None:
     member = torch.tensor([[N, 7, 2], [9, N, N], [N, N, N]])
     weight.requires_grad_()
     source = Counting(values)
-    out = blend_rows(source, weight, member, hard)
+    out = blend_rows(source, weight, member, hard=hard)
     first = torch.zeros(D) if hard else 0.25 * (values[7] + values[2])
     torch.testing.assert_close(out, torch.stack([first, values[9], torch.zeros(D)]).double())
     assert source.read() == ([9] if hard else [2, 7, 9])
@@ -332,7 +335,7 @@ def test_a_slot_whose_leader_is_elsewhere(hard: bool) -> None:
     ids=lambda method: method.__name__,
 )
 def test_other_methods(method: Callable[..., knockout.Selection], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(knockout.plan.Rows, "CHUNK", 4 * N)
+    monkeypatch.setattr(knockout.plan.DensePlan, "CHUNK", 4 * N)
     values, mask = randn(N, D), torch.arange(N) % 4 != 1
     values[~mask] = torch.nan
     source = Counting(values)

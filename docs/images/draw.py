@@ -12,7 +12,7 @@ import knockout
 from knockout.eval.claims import by_cell
 from knockout.eval.journal import Journal
 from knockout.eval.published import published
-from knockout.tournament import rounds_of
+from knockout.ops.reference.tournament import rounds_of
 
 INK, BLUE, ORANGE, GREY = "#1b1b2f", "#1f5fbf", "#d9622b", "#8a8f98"
 

@@ -3,24 +3,42 @@
 ``topk`` selects and blends in one call; ``select`` makes a plan that can be applied to any number of payloads.
 """
 
+import importlib
 from typing import TYPE_CHECKING
 
-from knockout import boost, methods, metrics, native, nn, plot
+from knockout import backends, boost, methods, metrics, nn
 from knockout.functional import select, topk
 from knockout.selection import Selection
 
 if TYPE_CHECKING:
-    from knockout import distributed
+    from knockout import distributed, hf, native, plot, rows
 
-__all__ = ["Selection", "boost", "distributed", "methods", "metrics", "native", "nn", "plot", "select", "topk"]
+__all__ = [
+    "Selection",
+    "backends",
+    "boost",
+    "distributed",
+    "hf",
+    "methods",
+    "metrics",
+    "nn",
+    "plot",
+    "rows",
+    "select",
+    "topk",
+]
 __version__ = "0.1.0"
+
+# Imported when they are first named: they need other packages, or take long to import.
+_LAZY = {"distributed", "hf", "native", "plot", "rows"}
 
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> object:
-        # When it is asked for: torch's DTensors, which it knows, take as long to import as all the rest.
-        if name == "distributed":
-            import importlib
-
-            return importlib.import_module("knockout.distributed")
+        if name in _LAZY:
+            return importlib.import_module(f"knockout.{name}")
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

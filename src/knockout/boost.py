@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from knockout.checks import check_device, check_positive, check_sharpness
-from knockout.exact import exact_sum, exp, expm1, sqrt
+from knockout.ops.reference.exact import exact_sum, exp, expm1, sqrt
 
 __all__ = ["Base", "Boost", "Fixed", "Power", "Relative"]
 

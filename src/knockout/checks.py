@@ -1,4 +1,4 @@
-"""The border: every argument is checked here, once, before any work is done.
+"""Checks of arguments: each is checked here, once, before any work is done.
 
 An error names the argument, says what came, and what to pass instead.
 """
@@ -8,50 +8,16 @@ from __future__ import annotations
 import operator
 import sys
 from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from numbers import Integral, Real
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from knockout.dtypes import DTYPES
 from knockout.quota import Quota
+from knockout.torch_private import is_transforming
 
-DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 K_MUST_BE = "k must be an int, how many candidates to select, or a fraction between 0 and 1, which share of them"
-
-
-class Candidates(NamedTuple):
-    """Scores that passed the border: what every method starts from."""
-
-    score: Tensor  # (..., n) in the computing dtype; 0 where the candidate takes no part; NaN in a spoiled row
-    alive: Tensor  # (..., n) bool: takes part
-    poison: Tensor  # (..., 1): 1, or NaN for a row with a NaN or +inf score
-
-
-def candidates(scores: Tensor, mask: Tensor | None) -> Candidates:
-    """Scores and mask, already checked, as candidates: computing dtype, who is alive, which rows are spoiled."""
-    score = scores.to(computing_dtype(scores.dtype))
-    alive = score != -torch.inf
-    if mask is not None:
-        alive = alive & mask
-    score, alive = torch.broadcast_tensors(score, alive)
-    score = torch.where(alive, score, 0.0)
-    sound = score.isfinite().all(dim=-1, keepdim=True)
-    poison = torch.where(sound, 1.0, torch.nan).to(score.dtype)
-    return Candidates(score * poison, alive, poison)
-
-
-def computing_dtype(dtype: torch.dtype) -> torch.dtype:
-    """Half types are computed in float32."""
-    return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
-
-
-def full_precision(device: torch.device) -> AbstractContextManager[object]:
-    """For matrix products, which autocast would run in half precision."""
-    if torch.amp.is_autocast_available(device.type):
-        return torch.autocast(device.type, enabled=False)
-    return nullcontext()
 
 
 def join_scores(chunks: Iterable[Tensor]) -> Tensor:
@@ -101,7 +67,7 @@ def quota_of(k: float, shape: Sequence[int]) -> Quota:
     if isinstance(k, float):
         if n == 0:
             raise ValueError(f"scores must have candidates, to select a share of them; got shape {tuple(shape)}")
-        return Quota.of_share(k, n)
+        return Quota.of_fraction(k, n)
     if k > n:
         raise ValueError(
             f"k must be at most n, the number of candidates; got k = {k} with scores of shape {tuple(shape)}, n = {n}"
@@ -168,7 +134,7 @@ def check_sharpness(c: float | Tensor, name: str) -> None:
             f"{name} must be an int, a float, or a floating tensor without dimensions; "
             f"got a tensor of shape {tuple(c.shape)} and dtype {c.dtype}"
         )
-    traced = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
+    traced = torch.compiler.is_compiling() or is_transforming()
     if not traced and type(c) in (Tensor, torch.nn.Parameter) and c.is_cpu:
         check_positive(c.item(), name)
     return None

@@ -8,13 +8,14 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from knockout import kernel
 from knockout.boost import Boost, as_boost
-from knockout.checks import candidates, check_choice, check_flag, check_scores, check_values, join_scores
+from knockout.checks import check_choice, check_flag, check_scores, check_values, join_scores
+from knockout.ops.autograd.tournament import tournament
+from knockout.ops.choice import choose
+from knockout.plan import SparsePlan
 from knockout.quota import Quota
-from knockout.rows import RowSource, check_source
+from knockout.rows.sources import RowSource, check_source
 from knockout.selection import Origin, Selection
-from knockout.tournament import tournament
 
 __all__ = ["TopKResult", "select", "topk"]
 
@@ -127,13 +128,12 @@ def _select(
     check_choice(order, "order", ("score", "position"))
     check_flag(hard, "hard")
     boost = as_boost(boost, scores.device)
-    by_position = order == "position"
-    if kernel.takes(scores, boost):
-        bracket, leader, filled = kernel.tournament(scores, mask, quota, boost, by_position)
-    else:
-        bracket, leader, filled = tournament(candidates(scores, mask), quota, boost, by_position)
+    backend = choose(scores, boost)
+    selected = tournament(scores, mask, quota, boost, order == "position", backend)
+    member, weight, score, leader, filled, valid = selected
+    plan = SparsePlan(scores.shape[-1], valid, member, weight, score, backend=backend)
     if hard:
-        own = scores.to(bracket.score.dtype).expand(*leader.shape[:-1], -1).gather(-1, leader.clamp(min=0))
-        spoiled = bracket.score.isnan()
-        bracket = bracket.hardened(torch.where(spoiled, torch.nan, torch.where(filled, own, 0.0)))
-    return Selection(bracket, leader, filled, scores.dtype, Origin(scores, mask, boost))
+        leader_score = scores.to(score.dtype).expand(*leader.shape[:-1], -1).gather(-1, leader.clamp(min=0))
+        leader_score = torch.where(filled, leader_score, 0.0)
+        plan = plan.hardened(torch.where(valid, leader_score, torch.nan))
+    return Selection(plan, leader, filled, scores.dtype, Origin(scores, mask, boost))

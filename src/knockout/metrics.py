@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from knockout.checks import candidates, check_broadcast, check_scores, full_precision
-from knockout.ranking import sort_key
+from knockout.candidates import candidates, sort_key
+from knockout.checks import check_broadcast, check_scores
+from knockout.dtypes import full_precision
 from knockout.selection import Selection
 
 __all__ = ["nccs", "topk_mass"]
@@ -51,7 +52,7 @@ def nccs(true: Tensor, approx: Tensor) -> Tensor:
 
 
 def _unit_rows(rows: Tensor) -> Tensor:
-    """Rows of length 1, or of zeros; brought to size 1 first, so that no square overflows or vanishes."""
+    """DensePlan of length 1, or of zeros; brought to size 1 first, so that no square overflows or vanishes."""
     largest = rows.abs().amax(dim=-1, keepdim=True) if rows.shape[-1] else rows.new_ones(())
     return normalize(rows / torch.where(largest > 0, largest, 1.0), dim=-1)
 
@@ -71,11 +72,11 @@ def topk_mass(selection: Selection, scores: Tensor, mask: Tensor | None = None) 
         raise ValueError(f"scores must be those selected from, n = {selection.n}; got shape {tuple(scores.shape)}")
     check_broadcast(scores.shape[:-1], "scores", selection.indices.shape[:-1], "the selection")
     entrants = candidates(scores, mask)
-    key = sort_key(entrants.score, entrants.alive)
+    key = sort_key(entrants.score, entrants.active)
     # Whoever ties with the last of the true top is as good. Where k is a share, rows fill different numbers of slots.
     last = (selection.mask.sum(dim=-1, keepdim=True) - 1).clamp(min=0)
     top = key.topk(selection.k, dim=-1).values.expand(*last.shape[:-1], -1)
-    is_top = entrants.alive & (key >= top.gather(-1, last))
+    is_top = entrants.active & (key >= top.gather(-1, last))
     mass = selection.mass()
     total = mass.sum(dim=-1)
     return torch.where(is_top, mass, 0.0).sum(dim=-1) / torch.where(total == 0, 1.0, total)

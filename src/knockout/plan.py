@@ -1,7 +1,8 @@
-"""Plans: who goes to which slot, with which weight. Scores make a plan; a plan takes any values along.
+"""Plans: which candidates go to which slot, with which weight. Scores make a plan; a plan takes any values along.
 
-``Bracket``: every candidate ends in at most one slot (the tournament, hard selection). Sparse: n weights in all.
-``Rows``: every slot weighs all candidates (relaxations with one softmax a slot). Computed in chunks, never held whole.
+``SparsePlan``: every candidate ends in at most one slot (the tournament, hard selection): n weights in all.
+``DensePlan``: every slot weighs all candidates (relaxations with one softmax a slot). Computed in chunks of slots, never
+held whole.
 """
 
 from __future__ import annotations
@@ -16,10 +17,12 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.utils.checkpoint import checkpoint
 
-from knockout.checks import computing_dtype, full_precision
-from knockout.exact import exact_sum
-from knockout.gather import blend
-from knockout.rows import Progress, RowSource, blend_rows
+from knockout.dtypes import computing_dtype, full_precision
+from knockout.ops.autograd.gather import blend
+from knockout.ops.reference.exact import exact_sum
+from knockout.rows.gather import Progress, blend_rows
+from knockout.rows.sources import RowSource
+from knockout.torch_private import is_transforming
 
 
 @dataclass(eq=False)
@@ -27,6 +30,7 @@ class Plan(ABC):
     """What a Selection needs of a plan, all in the computing dtype of the scores."""
 
     n: int
+    valid: Tensor  # (*batch, 1) bool: False for an invalid row, with a NaN or +inf score: all its results are NaN
 
     @abstractmethod
     def apply(self, values: Tensor) -> Tensor:
@@ -34,7 +38,7 @@ class Plan(ABC):
 
     @abstractmethod
     def read(self, source: RowSource, progress: Progress = None) -> Tensor:
-        """Blended values (*batch, k, d) of a source of rows (n, d), in the dtype of its rows."""
+        """Blended values (*batch, k, d) of a source of value rows (n, d), in the dtype of these."""
 
     @abstractmethod
     def scores(self) -> Tensor:
@@ -58,40 +62,43 @@ class Plan(ABC):
 
 
 @dataclass(eq=False)
-class Bracket(Plan):
+class SparsePlan(Plan):
     """Members of every slot, the leader first, and their weights; no candidate is in two slots."""
 
-    member: Tensor  # (*batch, k, m) int64 or int32; n stands for nobody, and who has no weight is nobody
-    weight: Tensor  # (*batch, k, m); exactly 0 for nobody, but NaN throughout a spoiled row: see Candidates
-    score: Tensor  # (*batch, k): blended; 0 in an empty slot; NaN throughout a spoiled row
+    member: Tensor  # (*batch, k, m) int64 or int32; n is padding, and so is every member without weight
+    weight: Tensor  # (*batch, k, m); exactly 0 for padding, but NaN throughout an invalid row
+    score: Tensor  # (*batch, k): blended; 0 in an empty slot; NaN throughout an invalid row
     hard: bool = False  # forward as if each leader had all the weight, backward as it is
+    backend: str = "reference"  # that blends, and computes the gradients
 
     def apply(self, values: Tensor) -> Tensor:
-        member, weight = self.member, self.weight
+        member, weight, valid = self.member, self.weight, self.valid
         if values.shape[:-2] != member.shape[:-2]:
             batch = torch.broadcast_shapes(values.shape[:-2], member.shape[:-2])
             member, weight = (x.expand(*batch, *x.shape[-2:]) for x in (member, weight))
+            valid = valid.expand(*batch, 1)
             values = values[(None,) * (len(batch) + 2 - values.dim())]
-        return blend(values, weight, member, self.hard)
+        return blend(values, weight, member, valid, self.hard, backend=self.backend)
 
     def read(self, source: RowSource, progress: Progress = None) -> Tensor:
-        return blend_rows(source, self.weight, self.member, self.hard, progress)
+        return blend_rows(source, self.weight, self.member, self.valid, self.hard, progress)
 
-    def hardened(self, own: Tensor) -> Bracket:
+    def hardened(self, leader_score: Tensor) -> SparsePlan:
         """The same plan, straight-through, with the leaders' own scores (*batch, k)."""
-        return replace(self, hard=True, score=straight_through(own, self.score))
+        return replace(self, hard=True, score=straight_through(leader_score, self.score))
 
     def scores(self) -> Tensor:
         return self.score
 
     def weights(self) -> Tensor:
         blank = self.weight.new_zeros(*self.weight.shape[:-1], self.n + 1)
-        return self._spoiled(blank.scatter(-1, self.member.long(), self._shown())[..., :-1])
+        weights = blank.scatter(-1, self.member.long(), self._acting_weight())[..., :-1]
+        return torch.where(self.valid.unsqueeze(-1), weights, torch.nan)
 
     def mass(self) -> Tensor:
         blank = self.weight.new_zeros(*self.weight.shape[:-2], self.n + 1)
-        mass = blank.scatter(-1, self.member.long().flatten(-2), self._shown().flatten(-2))[..., :-1]
-        return self._spoiled(mass.unsqueeze(-2)).squeeze(-2)
+        mass = blank.scatter(-1, self.member.long().flatten(-2), self._acting_weight().flatten(-2))[..., :-1]
+        return torch.where(self.valid, mass, torch.nan)
 
     def support(self) -> Tensor:
         return (self.weight != 0).sum(dim=-1)
@@ -100,12 +107,8 @@ class Bracket(Plan):
         carried = self.support().unsqueeze(-1)
         return exact_sum(_entropy(self.weight), carried).squeeze(-1).to(self.weight.dtype)
 
-    def _spoiled(self, weights: Tensor) -> Tensor:
-        """Weights (*batch, slots, n), NaN throughout the rows that are spoiled."""
-        return torch.where(self.score[..., :1, None].isnan(), torch.nan, weights)
-
-    def _shown(self) -> Tensor:
-        """The weights as they act: all on the leader for a hard selection, with the soft gradient."""
+    def _acting_weight(self) -> Tensor:
+        """The weights as they act: all on the leader for a hard selection, with the gradient of the soft ones."""
         if not self.hard:
             return self.weight
         leads = torch.zeros_like(self.weight)
@@ -114,7 +117,7 @@ class Bracket(Plan):
 
 
 @dataclass(eq=False)
-class Rows(Plan):
+class DensePlan(Plan):
     """A plan that can compute the weights of some slots at a time: ``CHUNK`` weights, or one slot of the whole batch.
 
     With gradients, the chunks are computed again in the backward pass instead of being kept.
@@ -125,44 +128,44 @@ class Rows(Plan):
     k: int
 
     @abstractmethod
-    def rows(self, start: int, stop: int) -> Tensor:
+    def slot_weights(self, start: int, stop: int) -> Tensor:
         """Weights (*batch, stop - start, n) of the slots from start to stop."""
 
     def apply(self, values: Tensor) -> Tensor:
         wide = values.to(computing_dtype(values.dtype))
         with full_precision(values.device):
-            return self._all(lambda rows: rows.to(wide.dtype) @ wide, dim=-2).to(values.dtype)
+            return self._all(lambda weight: weight.to(wide.dtype) @ wide, dim=-2).to(values.dtype)
 
     def read(self, source: RowSource, progress: Progress = None) -> Tensor:
         # Once for every chunk of slots: all weights at a time would be k times as many as there are candidates.
-        def each(rows: Tensor) -> Tensor:
-            return blend_rows(source, rows, self._members(rows).expand(rows.shape), progress=progress)
+        def each(weight: Tensor) -> Tensor:
+            return blend_rows(source, weight, self._members(weight).expand(weight.shape), self.valid, progress=progress)
 
         return self._all(each, dim=-2)
 
     def weights(self) -> Tensor:
-        return torch.cat([self.rows(*chunk) for chunk in self._chunks()], dim=-2)
+        return torch.cat([self.slot_weights(*chunk) for chunk in self._chunks()], dim=-2)
 
     def mass(self) -> Tensor:
         chunks = self._chunks()
-        mass = self._each(lambda rows: rows.sum(dim=-2), *next(chunks))
+        mass = self._each(lambda weight: weight.sum(dim=-2), *next(chunks))
         for chunk in chunks:
-            mass = mass + self._each(lambda rows: rows.sum(dim=-2), *chunk)
+            mass = mass + self._each(lambda weight: weight.sum(dim=-2), *chunk)
         return mass
 
     def support(self) -> Tensor:
-        return self._all(lambda rows: (rows != 0).sum(dim=-1), dim=-1)
+        return self._all(lambda weight: (weight != 0).sum(dim=-1), dim=-1)
 
     def entropy(self) -> Tensor:
-        def each(rows: Tensor) -> Tensor:
-            total = rows.sum(dim=-1, keepdim=True)
-            return _entropy(rows / torch.where(total == 0, 1.0, total)).sum(dim=-1)
+        def each(weight: Tensor) -> Tensor:
+            total = weight.sum(dim=-1, keepdim=True)
+            return _entropy(weight / torch.where(total == 0, 1.0, total)).sum(dim=-1)
 
         return self._all(each, dim=-1)
 
-    def _members(self, rows: Tensor) -> Tensor:
-        """Who is at each place of some rows, to be broadcast: n for who takes no part, and is not to be read."""
-        return torch.arange(self.n, device=rows.device)
+    def _members(self, weight: Tensor) -> Tensor:
+        """The candidate of each weight, to be broadcast with them; n for padding, which is not to be read."""
+        return torch.arange(self.n, device=weight.device)
 
     @abstractmethod
     def _batch_size(self) -> int:
@@ -177,10 +180,10 @@ class Rows(Plan):
 
     def _each(self, use: Callable[[Tensor], Tensor], start: int, stop: int) -> Tensor:
         def run() -> Tensor:
-            return use(self.rows(start, stop))
+            return use(self.slot_weights(start, stop))
 
-        # torch.func cannot look into a checkpoint: there the chunks are kept.
-        if not torch.is_grad_enabled() or stop - start == self.k or torch._C._are_functorch_transforms_active():
+        # torch.func cannot see through a checkpoint: there the chunks are kept.
+        if not torch.is_grad_enabled() or stop - start == self.k or is_transforming():
             return run()
         out: Tensor = checkpoint(run, use_reentrant=False, preserve_rng_state=False)
         return out

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, NamedTuple, SupportsIndex
 from torch import Tensor
 
 from knockout.boost import Boost
-from knockout.checks import candidates
+from knockout.candidates import candidates
+from knockout.ops.reference.tournament import enter, play
 from knockout.quota import Quota
 from knockout.selection import Selection
-from knockout.tournament import enter, play
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -138,7 +138,7 @@ Levels = list[list[Node]]
 def _levels(scores: Tensor, mask: Tensor | None, k: int, boost: Boost) -> tuple[list[int], Levels]:
     """Who starts at which place, and the nodes after every round, as if those who take no part were not there."""
     entrants = candidates(scores, mask)
-    places = entrants.alive.nonzero().flatten()
+    places = entrants.active.nonzero().flatten()
     quota, n = Quota(k), len(places)
     field = enter(candidates(scores[places], None), quota)
     folds, _ = play(field, quota.rounds(n), boost)

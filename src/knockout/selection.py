@@ -8,18 +8,20 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import register_pytree_node
 
 from knockout.boost import Boost
+from knockout.candidates import invalidate
 from knockout.checks import check_values
 from knockout.plan import Plan
-from knockout.rows import Progress, RowSource, check_source
+from knockout.rows.gather import Progress
+from knockout.rows.sources import RowSource, check_source
+from knockout.torch_private import register_pytree_node
 
 __all__ = ["Selection"]
 
 
 class Origin(NamedTuple):
-    """What a tournament was played with, for who wants to see it again, round by round."""
+    """The arguments of a tournament, for ``knockout.plot``, which plays it again."""
 
     scores: Tensor
     mask: Tensor | None
@@ -137,7 +139,7 @@ class Selection:
         selection, support and perplexity are those of the soft blend whose gradients it has.
         """
         entropy = self._plan.entropy()
-        return torch.where(self.mask | entropy.isnan(), torch.exp(entropy), 0.0).to(self.dtype)
+        return invalidate(torch.where(self.mask, torch.exp(entropy), 0.0), self._plan.valid).to(self.dtype)
 
     def __repr__(self) -> str:
         return f"Selection(k={self.k}, n={self.n}, batch={tuple(self.indices.shape[:-1])}, dtype={self.dtype})"

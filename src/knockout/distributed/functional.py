@@ -18,9 +18,9 @@ from knockout.distributed.play import Game, play
 from knockout.distributed.ranks import Ranks
 from knockout.distributed.shard import Shard, ShardedSelection, Sharing
 from knockout.functional import Order, TopKResult
-from knockout.rows import RowSource, check_source
+from knockout.ops.choice import choose
+from knockout.rows.sources import RowSource, check_source, reader_of
 from knockout.selection import Selection
-from knockout.sources import reader_of
 
 Slots = Literal["replicated", "sharded"]
 Reduction = Literal["mean", "sum"]
@@ -148,7 +148,12 @@ def _select(
     rows = batch.numel(), n
     played = play(own.scores.expand(alive.shape).reshape(rows), alive.reshape(rows), game)
     weight, score, member, leader = (each.view(*batch, *each.shape[1:]) for each in played)
-    return ShardedSelection(Shard(n, member, weight, score, hard, sharing=sharing), leader, own.scores.dtype, layout)
+    return ShardedSelection(
+        Shard(n, ~score[..., :1].isnan(), member, weight, score, hard, choose(own.scores), sharing=sharing),
+        leader,
+        own.scores.dtype,
+        layout,
+    )
 
 
 def _told(boost: Boost) -> str:

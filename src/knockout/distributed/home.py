@@ -17,9 +17,9 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from knockout import functional
 from knockout.boost import Boost
-from knockout.checks import computing_dtype
 from knockout.distributed.route import Route, Stayed
-from knockout.plan import Bracket
+from knockout.dtypes import computing_dtype
+from knockout.plan import SparsePlan
 from knockout.quota import Quota
 
 SOURCE = 2**40  # a candidate is named by rank * SOURCE + its number among those that the rank has sent
@@ -48,7 +48,7 @@ class Home:
             stayed = route.stayed.counts.sum(-1).long().tolist()
         # A share of the candidates is a share of all, whether they take part or not.
         longest = max([0, *map(operator.add, self._travelled, stayed)])
-        self._n = n if quota.parts else max(quota.k, longest)
+        self._n = n if quota.numerator else max(quota.k, longest)
         number = computing_dtype(came.dtype)
         self._field = torch.full((self._rows, self._n), -torch.inf, dtype=number, device=came.device)
         # Run by run, not by an index of every candidate: there may be more of these than fit in memory twice.
@@ -76,7 +76,7 @@ class Home:
         with torch.set_grad_enabled(learns), saved_tensors_hooks(lambda kept: kept.detach(), lambda kept: kept):
             picked = functional.select(self._field.requires_grad_(learns), k, boost, order=order, hard=hard)
         plan = picked._plan
-        assert isinstance(plan, Bracket)
+        assert isinstance(plan, SparsePlan)
         self._carried = plan.member < self._n
         real = torch.tensor(self._travelled, device=plan.member.device).view(-1, 1, 1)
         if bool((self._carried & (plan.member >= real)).any()):

@@ -108,7 +108,7 @@ class Grid:
 
 def applies(boost: Boost, quota: Quota, n: int) -> bool:
     """Whether it is worth looking: what a boost of somebody else's does is not known here."""
-    return n >= FROM and n > 4 * quota.k and not quota.parts and type(boost) in (Relative, Fixed, Base, Power)
+    return n >= FROM and n > 4 * quota.k and not quota.numerator and type(boost) in (Relative, Fixed, Base, Power)
 
 
 def prunable(bins: Bins, k: int, boost: Boost, dtype: torch.dtype) -> Tensor:

@@ -14,6 +14,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from knockout.torch_private import collectives
+
 
 class RankError(RuntimeError):
     """Another rank is lost, late, or could not take part: nobody has a result."""
@@ -152,4 +154,4 @@ class Ranks:
         return out
 
 
-_OPS = torch.ops._c10d_functional
+_OPS = collectives()

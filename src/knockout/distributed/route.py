@@ -11,9 +11,9 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from knockout.boost import Boost
-from knockout.checks import computing_dtype
 from knockout.distributed import pruning
 from knockout.distributed.ranks import Ranks
+from knockout.dtypes import computing_dtype
 from knockout.quota import Quota
 
 

@@ -13,12 +13,13 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from knockout.checks import computing_dtype
 from knockout.distributed.agreement import agree
 from knockout.distributed.mesh import Layout, local
 from knockout.distributed.ranks import Ranks
-from knockout.plan import Bracket, straight_through
-from knockout.rows import Progress, RowSource, blend_rows
+from knockout.dtypes import computing_dtype
+from knockout.plan import SparsePlan, straight_through
+from knockout.rows.gather import Progress, blend_rows
+from knockout.rows.sources import RowSource
 from knockout.selection import Selection
 
 
@@ -35,7 +36,7 @@ class Sharing(NamedTuple):
 
 
 @dataclass(eq=False, kw_only=True)
-class Shard(Bracket):
+class Shard(SparsePlan):
     """This rank's part of a plan: ``member`` and n are of its own candidates.
 
     Members that are on other ranks have their weight, but are nobody here.
@@ -44,20 +45,24 @@ class Shard(Bracket):
     sharing: Sharing
 
     def apply(self, values: Tensor) -> Tensor:
-        soft = Bracket(self.n, self.member, self._own_weight(), self.score).apply(values)
+        soft = SparsePlan(self.n, self.valid, self.member, self._own_weight(), self.score, backend=self.backend).apply(
+            values
+        )
         if not self.hard:
             return soft
         # The leader may be on another rank, and then whoever comes next is not shown in its place.
         first = self.weight[..., :1]
         leads = torch.where(first.isnan(), first, (self.member[..., :1] < self.n).to(first.dtype)).detach()
-        shown = Bracket(self.n, self.member[..., :1], leads, self.score).apply(values.detach())
+        shown = SparsePlan(self.n, self.valid, self.member[..., :1], leads, self.score, backend=self.backend).apply(
+            values.detach()
+        )
         return straight_through(shown, soft)
 
     def read(self, source: RowSource, progress: Progress = None) -> Tensor:
-        return blend_rows(source, self._own_weight(), self.member, self.hard, progress)
+        return blend_rows(source, self._own_weight(), self.member, self.valid, self.hard, progress)
 
-    def _shown(self) -> Tensor:
-        return Bracket(self.n, self.member, self._own_weight(), self.score, self.hard)._shown()
+    def _acting_weight(self) -> Tensor:
+        return SparsePlan(self.n, self.valid, self.member, self._own_weight(), self.score, self.hard)._acting_weight()
 
     def _own_weight(self) -> Tensor:
         """The weights, for what is done with this rank's candidates alone: no other rank has their gradients, which are
@@ -72,7 +77,7 @@ class Shard(Bracket):
         return self.sharing.slots(super().support())
 
     def entropy(self) -> Tensor:
-        return self.sharing.slots(Bracket(self.n, self.member, self.weight, self.score).entropy())
+        return self.sharing.slots(SparsePlan(self.n, self.valid, self.member, self.weight, self.score).entropy())
 
 
 class ShardedSelection(Selection):

@@ -21,7 +21,7 @@ def environment() -> dict[str, Any]:
         "knockout": knockout.__version__,
         "commit": commit(),
         "code": code(),
-        "native kernels": knockout.native.available(),
+        "native kernels": not knockout.backends.why_not("cpu"),
         "torch": torch.__version__,
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",

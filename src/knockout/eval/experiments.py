@@ -13,7 +13,7 @@ import torch
 from knockout.eval import grid, pairing, rounds, training
 from knockout.eval.journal import Rows
 from knockout.eval.works import Work, fit
-from knockout.tournament import rounds_of
+from knockout.ops.reference.tournament import rounds_of
 
 
 @dataclass(frozen=True)

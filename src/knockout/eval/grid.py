@@ -13,7 +13,7 @@ import knockout
 from knockout.boost import Fixed, Power, Relative
 from knockout.eval.clock import timed
 from knockout.eval.rounds import round_by_round
-from knockout.tournament import rounds_of
+from knockout.ops.reference.tournament import rounds_of
 
 BATCH, D = 16, 32
 CELLS = [(2**i, 2**j) for i in range(4, 15) for j in range(1, 12) if 2**j < 2**i]

@@ -11,12 +11,12 @@ from torch import Tensor
 
 import knockout
 from knockout.boost import Boost, Power, Relative
-from knockout.checks import candidates
+from knockout.candidates import candidates
 from knockout.eval.grid import batches
 from knockout.eval.rounds import full_rounds
+from knockout.ops.reference.tournament import Pairing, tournament
 from knockout.quota import Quota
 from knockout.selection import Selection
-from knockout.tournament import Pairing, tournament
 
 BOOSTS: list[Boost] = [Power(20), Relative(4)]
 

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from knockout.boost import Boost, Fixed, Pairs, Power
-from knockout.checks import candidates
+from knockout.candidates import candidates
 from knockout.eval.clock import timed
+from knockout.ops.reference.tournament import rounds_of, tournament
 from knockout.quota import Quota
-from knockout.tournament import rounds_of, tournament
 
 Sort = Callable[[Tensor], tuple[Tensor, Tensor]]
 

@@ -18,7 +18,7 @@ import knockout
 from knockout.boost import Power, Relative
 from knockout.eval.grid import METHODS, hard
 from knockout.eval.pairing import PAIRINGS, select
-from knockout.tournament import rounds_of
+from knockout.ops.reference.tournament import rounds_of
 
 N, FEATURES, PAYLOAD, BATCH = 256, 16, 16, 32
 

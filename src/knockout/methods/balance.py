@@ -26,12 +26,12 @@ class Distribution(ABC):
         """F(x), from 0 to 1."""
 
     @abstractmethod
-    def pull(self, x: Tensor, alive: Tensor) -> Tensor:
-        """F'(x_j) / sum of F'(x_m) over those who are alive, (..., n)."""
+    def pull(self, x: Tensor, active: Tensor) -> Tensor:
+        """F'(x_j) / sum of F'(x_m) over those who are active, (..., n)."""
 
     @abstractmethod
-    def threshold(self, z: Tensor, alive: Tensor, count: Tensor) -> Tensor:
-        """The t (..., 1) at which F(z - t) adds up to count (..., 1), a number below that of those who are alive.
+    def threshold(self, z: Tensor, active: Tensor, count: Tensor) -> Tensor:
+        """The t (..., 1) at which F(z - t) adds up to count (..., 1), a number below that of those who are active.
 
         The k-th best z is 0.
         """
@@ -42,28 +42,28 @@ def balanced(field: Field, temperature: float, distribution: Distribution) -> Se
     z = field.scaled(temperature)
     # Where all fit in, there is no threshold, and shares are 1 anyway; half a place free, and one there is.
     count = torch.minimum(field.own, field.total - 0.5).clamp(min=0.5).to(z.dtype)
-    threshold: Tensor = _Threshold.apply(z, field.alive, count, distribution)  # type: ignore[no-untyped-call]
+    threshold: Tensor = _Threshold.apply(z, field.active, count, distribution)  # type: ignore[no-untyped-call]
     return field.selection(distribution.function(z - threshold))
 
 
-def softmax_of(logit: Tensor, alive: Tensor) -> Tensor:
-    """A softmax (..., n) over those who are alive."""
-    return torch.softmax(torch.where(alive, logit, torch.finfo(logit.dtype).min), dim=-1)
+def softmax_of(logit: Tensor, active: Tensor) -> Tensor:
+    """A softmax (..., n) over those who are active."""
+    return torch.softmax(torch.where(active, logit, torch.finfo(logit.dtype).min), dim=-1)
 
 
 class _Threshold(Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(z: Tensor, alive: Tensor, count: Tensor, distribution: Distribution) -> Tensor:
-        return torch.where(alive.any(dim=-1, keepdim=True), distribution.threshold(z, alive, count), 0.0)
+    def forward(z: Tensor, active: Tensor, count: Tensor, distribution: Distribution) -> Tensor:
+        return torch.where(active.any(dim=-1, keepdim=True), distribution.threshold(z, active, count), 0.0)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        z, alive, _, ctx.distribution = inputs
-        ctx.save_for_backward(z, alive, output)
+        z, active, _, ctx.distribution = inputs
+        ctx.save_for_backward(z, active, output)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
-        z, alive, threshold = ctx.saved_tensors
-        return grad * ctx.distribution.pull(z - threshold, alive), None, None, None
+        z, active, threshold = ctx.saved_tensors
+        return grad * ctx.distribution.pull(z - threshold, active), None, None, None

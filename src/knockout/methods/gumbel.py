@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from knockout.checks import candidates, check_flag, check_generator, check_positive, check_scores
+from knockout.candidates import candidates
+from knockout.checks import check_flag, check_generator, check_positive, check_scores
 from knockout.methods.slots import Slots, in_order, selection
 from knockout.selection import Selection
 
@@ -50,17 +51,17 @@ def gumbel(
     sharpness = min(1.0 / temperature, limits.max)
     taken = []
     for _ in range(quota.k):
-        best = torch.where(entrants.alive, left, limits.min).amax(dim=-1, keepdim=True).detach()
+        best = torch.where(entrants.active, left, limits.min).amax(dim=-1, keepdim=True).detach()
         logit = ((left - best) * sharpness).clamp(min=limits.min / 8)
-        logit = torch.where(entrants.alive, logit, limits.min)
+        logit = torch.where(entrants.active, logit, limits.min)
         taken.append(torch.softmax(logit, dim=-1))
         left = (left + _remainder(taken[-1], logit)).clamp(min=limits.min / 4)
     plan = Taken(
         n=scores.shape[-1],
         k=quota.k,
-        poison=entrants.poison,
+        valid=entrants.valid,
         score=entrants.score,
-        alive=entrants.alive,
+        active=entrants.active,
         filled=order.filled,
         masked=mask is not None,
         taken=torch.stack(taken, dim=-2),
@@ -81,7 +82,7 @@ class Taken(Slots):
 
     taken: Tensor  # (*batch, k, n)
 
-    def rows(self, start: int, stop: int) -> Tensor:
+    def slot_weights(self, start: int, stop: int) -> Tensor:
         return self.kept(self.taken[..., start:stop, :], start, stop)
 
     def logits(self, start: int, stop: int) -> Tensor:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from knockout.checks import candidates, check_scores
-from knockout.plan import Bracket
-from knockout.ranking import sort_key
+from knockout.candidates import candidates, invalidate, sort_key
+from knockout.checks import check_scores
+from knockout.ops.choice import choose
+from knockout.plan import SparsePlan
 from knockout.selection import Selection
 
 
@@ -25,13 +26,15 @@ def hard(scores: Tensor, k: int | float, mask: Tensor | None = None) -> Selectio
     quota = check_scores(scores, k, mask)
     entrants = candidates(scores.detach(), mask)
     n = scores.shape[-1]
-    score, leader = sort_key(entrants.score, entrants.alive).topk(quota.k, dim=-1)
-    filled = quota.filled(entrants.alive)
-    bracket = Bracket(
+    score, leader = sort_key(entrants.score, entrants.active).topk(quota.k, dim=-1)
+    filled = quota.filled(entrants.active)
+    plan = SparsePlan(
         n=n,
+        valid=entrants.valid,
         member=torch.where(filled, leader, n).unsqueeze(-1),
-        weight=(filled * entrants.poison).unsqueeze(-1),
-        score=torch.where(filled, score, 0.0) * entrants.poison,
+        weight=invalidate(filled.to(score.dtype), entrants.valid).unsqueeze(-1),
+        score=invalidate(torch.where(filled, score, 0.0), entrants.valid),
+        backend=choose(scores),
         hard=True,
     )
-    return Selection(bracket, torch.where(filled, leader, -1), filled, scores.dtype)
+    return Selection(plan, torch.where(filled, leader, -1), filled, scores.dtype)

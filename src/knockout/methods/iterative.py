@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from knockout.checks import candidates, check_flag, check_positive, check_scores
+from knockout.candidates import candidates
+from knockout.checks import check_flag, check_positive, check_scores
 from knockout.methods.slots import Slots, in_order, selection
 from knockout.selection import Selection
 
@@ -22,7 +23,7 @@ def iterative(
 
     - ``peaked=True``, as printed in the paper: w_j = e_j / (sum of e over the others than the best one). The
       denominator leaves the best one out, so the rows do NOT sum to one. With no other left, the best one has weight 1.
-    - ``peaked=False``, as run for the paper's figures: w = softmax over all that are left. Rows sum to one.
+    - ``peaked=False``, as run for the paper's figures: w = softmax over all that are left. DensePlan sum to one.
 
     Striking out the best one is the same as walking down the sorted scores, so no step waits for the one before:
     steps are computed together, in chunks. Time O(k n d); memory O(n d) plus a few chunks of 2**22 weights (or one
@@ -46,9 +47,9 @@ def iterative(
     plan = Steps(
         n=scores.shape[-1],
         k=quota.k,
-        poison=entrants.poison,
+        valid=entrants.valid,
         score=entrants.score,
-        alive=entrants.alive,
+        active=entrants.active,
         filled=order.filled,
         masked=mask is not None,
         rank=order.rank,
@@ -76,9 +77,9 @@ class Steps(Slots):
         is_left = self.rank.unsqueeze(-2) >= self._steps(start, stop)
         return torch.where(is_left, -min(self.alpha, limits.max) * distance.square(), limits.min)
 
-    def rows(self, start: int, stop: int) -> Tensor:
+    def slot_weights(self, start: int, stop: int) -> Tensor:
         if not self.peaked:
-            return super().rows(start, stop)
+            return super().slot_weights(start, stop)
         is_best = self.rank.unsqueeze(-2) == self._steps(start, stop)
         return self.kept(self._peaked(self.logits(start, stop), is_best), start, stop)
 

@@ -15,14 +15,16 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from knockout.checks import candidates, check_positive, check_scores, computing_dtype
-from knockout.plan import Bracket
-from knockout.ranking import sort_key
+from knockout.candidates import candidates, invalidate, sort_key
+from knockout.checks import check_positive, check_scores
+from knockout.dtypes import computing_dtype
+from knockout.ops.choice import choose
+from knockout.plan import SparsePlan
 from knockout.selection import Selection
 
 
 @dataclass(eq=False)
-class Gates(Bracket):
+class Gates(SparsePlan):
     """One candidate a slot, scaled by a gate."""
 
     def entropy(self) -> Tensor:
@@ -43,8 +45,8 @@ class Field(NamedTuple):
     """Scores that passed the border, and their top k; ties are broken as ``torch.topk`` breaks them."""
 
     score: Tensor  # (*batch, n), 0 where the candidate takes no part
-    alive: Tensor  # (*batch, n) bool
-    poison: Tensor  # (*batch, 1): 1, or NaN for a row with a NaN or +inf score
+    active: Tensor  # (*batch, n) bool
+    valid: Tensor  # (*batch, 1) bool: False for a row with a NaN or +inf score
     leader: Tensor  # (*batch, k): the top k, best first
     filled: Tensor  # (*batch, k) bool: whether the slot has a candidate
     own: Tensor  # (*batch, 1) int64: how many slots have
@@ -61,15 +63,16 @@ class Field(NamedTuple):
 
     def masked(self, numbers: Tensor) -> Tensor:
         """Numbers (*batch, n) to be compared or exponentiated: the lowest there is for who takes no part."""
-        return torch.where(self.alive, numbers, torch.finfo(numbers.dtype).min)
+        return torch.where(self.active, numbers, torch.finfo(numbers.dtype).min)
 
     def selection(self, share: Tensor) -> Selection:
         """The top k, weighted by a mask (*batch, n). Where all fit in, all have a share of 1."""
-        share = torch.where(self.alive, torch.where(self.own < self.total, share, 1.0), 0.0) * self.poison
-        weight = torch.where(self.filled, share.gather(-1, self.leader), 0.0) * self.poison
+        share = torch.where(self.active, torch.where(self.own < self.total, share, 1.0), 0.0)
+        share = invalidate(share, self.valid)
+        weight = invalidate(torch.where(self.filled, share.gather(-1, self.leader), 0.0), self.valid)
         score = weight * self.score.gather(-1, self.leader)
         member, gates = members(self.leader, weight, self.score.shape[-1]), weight.unsqueeze(-1)
-        plan = KHot(self.score.shape[-1], member, gates, score, share=share)
+        plan = KHot(self.score.shape[-1], self.valid, member, gates, score, backend=choose(self.score), share=share)
         return Selection(plan, torch.where(self.filled, self.leader, -1), self.filled, self.dtype)
 
 
@@ -95,15 +98,15 @@ class Best(NamedTuple):
     filled: Tensor  # (*batch, k) bool
     own: Tensor  # (*batch, 1) int64: how many slots are filled
     fits: Tensor  # (*batch, 1) bool: whether these are all who take part
-    poison: Tensor  # (*batch, 1): 1, or NaN for a row with a NaN or +inf score
+    valid: Tensor  # (*batch, 1) bool: False for a row with a NaN or +inf score
     dtype: torch.dtype  # of the scores as they came
 
     def selection(self, plan: type[Gates], weight: Tensor, **fields: Any) -> Selection:
         """The top k with these weights (*batch, k)."""
         k, n = self.leader.shape[-1], self.key.shape[-1]
-        weight = torch.where(self.filled, weight, 0.0) * self.poison
+        weight = invalidate(torch.where(self.filled, weight, 0.0), self.valid)
         member, score = members(self.leader, weight, n), weight * self.value[..., :k]
-        made = plan(n, member, weight.unsqueeze(-1), score, **fields)
+        made = plan(n, self.valid, member, weight.unsqueeze(-1), score, backend=choose(self.key), **fields)
         return Selection(made, torch.where(self.filled, self.leader, -1), self.filled, self.dtype)
 
 
@@ -117,19 +120,19 @@ def best(scores: Tensor, k: int | float, mask: Tensor | None, temperature: float
     n = key.shape[-1]
     value, place = key.topk(min(quota.k + 1, n), dim=-1)  # a NaN comes first
     there = value != -torch.inf
-    own = quota.own(key != -torch.inf) if quota.parts else there[..., : quota.k].sum(dim=-1, keepdim=True)
+    own = quota.slots(key != -torch.inf) if quota.numerator else there[..., : quota.k].sum(dim=-1, keepdim=True)
     filled = torch.arange(quota.k, device=key.device) < own
     following = there.gather(-1, own.clamp(max=value.shape[-1] - 1))
     fits = (own == n) | ~following
-    poison = torch.where(value[..., :1] < torch.inf, 1.0, torch.nan).to(key.dtype)
-    return Best(key, torch.where(there, value, 0.0), place[..., : quota.k], filled, own, fits, poison, scores.dtype)
+    valid = value[..., :1] < torch.inf
+    return Best(key, torch.where(there, value, 0.0), place[..., : quota.k], filled, own, fits, valid, scores.dtype)
 
 
 def enter(scores: Tensor, k: int | float, mask: Tensor | None, temperature: float) -> Field:
     """Check what every one of these methods is called with, and find the top k."""
     quota = check_scores(scores, k, mask)
     check_positive(temperature, "temperature")
-    score, alive, poison = candidates(scores, mask)
-    leader = sort_key(score, alive).topk(quota.k, dim=-1).indices
-    total = alive.sum(dim=-1, keepdim=True)
-    return Field(score, alive, poison, leader, quota.filled(alive), quota.own(alive), total, scores.dtype)
+    score, active, valid = candidates(scores, mask)
+    leader = sort_key(score, active).topk(quota.k, dim=-1).indices
+    total = active.sum(dim=-1, keepdim=True)
+    return Field(score, active, valid, leader, quota.filled(active), quota.slots(active), total, scores.dtype)

@@ -36,17 +36,17 @@ class Laplace(Distribution):
         half = 0.5 * torch.exp(-_size(x))
         return torch.where(x > 0, 1.0 - half, half)
 
-    def pull(self, x: Tensor, alive: Tensor) -> Tensor:
-        return softmax_of(-_size(x), alive)
+    def pull(self, x: Tensor, active: Tensor) -> Tensor:
+        return softmax_of(-_size(x), active)
 
-    def threshold(self, z: Tensor, alive: Tensor, count: Tensor) -> Tensor:
+    def threshold(self, z: Tensor, active: Tensor, count: Tensor) -> Tensor:
         # The k-th best score is at 0, and the threshold not far above it; so who is far from it need not be told apart.
         z = z.clamp(-self.FAR, self.FAR)
         # With the threshold at the j-th best score, those above and below it have shares that add up to
         #     total_j = j - above_j / 2 + below_j / 2,   above_j = sum over i <= j of exp(z_j - z_i),
         #                                                below_j = sum over i >  j of exp(z_i - z_j),
         # which grows with j. The threshold lies at or below the last score whose total is not more than k.
-        ordered = torch.where(alive, z, -torch.inf).sort(dim=-1, descending=True).values
+        ordered = torch.where(active, z, -torch.inf).sort(dim=-1, descending=True).values
         above = torch.exp(torch.logcumsumexp(-ordered, dim=-1) + ordered)
         below = torch.exp(torch.logcumsumexp(ordered.flip(-1), dim=-1).flip(-1) - ordered) - 1.0
         number = torch.arange(1, z.shape[-1] + 1, device=z.device)
@@ -55,9 +55,9 @@ class Laplace(Distribution):
         # Down from there by log x: j - above / (2 x) + below x / 2 = k, whose root is found in logarithms, so that
         # nothing vanishes. If no total is small enough, the threshold is above all scores, and all are below it.
         distance = -_size(z - pivot)
-        is_above = alive & (z >= pivot) & (j > 0)
+        is_above = active & (z >= pivot) & (j > 0)
         above = torch.where(is_above, distance, -torch.inf).logsumexp(dim=-1, keepdim=True)
-        below = torch.where(alive & ~is_above, distance, -torch.inf).logsumexp(dim=-1, keepdim=True)
+        below = torch.where(active & ~is_above, distance, -torch.inf).logsumexp(dim=-1, keepdim=True)
         missing = count - is_above.sum(dim=-1, keepdim=True)
         size = torch.log(missing.abs())
         # log(1 + sqrt(1 + above below / missing^2)), where the product may be as large as it likes.

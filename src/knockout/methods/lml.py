@@ -36,20 +36,20 @@ class Logistic(Distribution):
     def function(self, x: Tensor) -> Tensor:
         return torch.sigmoid(x)
 
-    def pull(self, x: Tensor, alive: Tensor) -> Tensor:
-        return softmax_of(logsigmoid(x) + logsigmoid(-x), alive)
+    def pull(self, x: Tensor, active: Tensor) -> Tensor:
+        return softmax_of(logsigmoid(x) + logsigmoid(-x), active)
 
-    def threshold(self, z: Tensor, alive: Tensor, count: Tensor) -> Tensor:
+    def threshold(self, z: Tensor, active: Tensor, count: Tensor) -> Tensor:
         # The k-th best score is at 0. log k below the next one, k + 1 shares are at least k / (k + 1), and add up to k
         # or more. And log (n - k) above 0, all but the k - 1 best add up to 1 or less.
-        others = alive.sum(dim=-1, keepdim=True) - count
-        tied = (alive & (z >= 0)).sum(dim=-1, keepdim=True) > count
-        below = torch.where(alive & (z < 0), z, torch.finfo(z.dtype).min / 8).amax(dim=-1, keepdim=True)
+        others = active.sum(dim=-1, keepdim=True) - count
+        tied = (active & (z >= 0)).sum(dim=-1, keepdim=True) > count
+        below = torch.where(active & (z < 0), z, torch.finfo(z.dtype).min / 8).amax(dim=-1, keepdim=True)
         low = torch.where(tied, 0.0, below) - torch.log(count.clamp(min=1.0))
         high = torch.log(others.clamp(min=1.0))
         guess = 0.5 * low + 0.5 * high
         for _ in range(self.STEPS):
-            share = torch.where(alive, torch.sigmoid(z - guess), 0.0)
+            share = torch.where(active, torch.sigmoid(z - guess), 0.0)
             excess = share.sum(dim=-1, keepdim=True) - count
             slope = (share * (1.0 - share)).sum(dim=-1, keepdim=True)
             low, high = torch.where(excess > 0, guess, low), torch.where(excess > 0, high, guess)

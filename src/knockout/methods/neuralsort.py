@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from knockout.checks import candidates, check_positive, check_scores
+from knockout.candidates import candidates
+from knockout.checks import check_positive, check_scores
 from knockout.methods.slots import Slots, in_order, selection
 from knockout.selection import Selection
 
@@ -35,32 +36,32 @@ def neuralsort(scores: Tensor, k: int | float, temperature: float = 1.0, mask: T
     plan = NeuralSort(
         n=scores.shape[-1],
         k=quota.k,
-        poison=entrants.poison,
+        valid=entrants.valid,
         score=entrants.score,
-        alive=entrants.alive,
+        active=entrants.active,
         filled=order.filled,
         masked=mask is not None,
-        total=entrants.alive.sum(dim=-1, keepdim=True),
-        distance=distances(entrants.score, entrants.alive, order.place),
+        total=entrants.active.sum(dim=-1, keepdim=True),
+        distance=distances(entrants.score, entrants.active, order.place),
         temperature=temperature,
     )
     return selection(plan, order, scores.dtype)
 
 
-def distances(score: Tensor, alive: Tensor, place: Tensor) -> Tensor:
+def distances(score: Tensor, active: Tensor, place: Tensor) -> Tensor:
     """The sum (..., n) of each candidate's distances from all others: from the better ones, and from the worse ones.
 
     Equals are neither: so their order in ``place``, from best to worst, does not matter, for the gradient either.
     """
     wide = score.to(score.dtype if score.device.type == "mps" else torch.float64)
-    below = torch.where(alive, -wide.detach(), torch.inf)  # those who take no part are worse than all
+    below = torch.where(active, -wide.detach(), torch.inf)  # those who take no part are worse than all
     ordered = below.gather(-1, place)
     better = torch.searchsorted(ordered, below.contiguous())
     not_worse = torch.searchsorted(ordered, below.contiguous(), right=True)
     sums = pad(wide.gather(-1, place).cumsum(dim=-1), (1, 0))  # of the first 0, 1, 2, ...
-    worse = alive.sum(dim=-1, keepdim=True) - not_worse
+    worse = active.sum(dim=-1, keepdim=True) - not_worse
     summed = sums.gather(-1, better) - (sums[..., -1:] - sums.gather(-1, not_worse)) + (worse - better) * wide
-    return torch.where(alive, summed, 0.0)
+    return torch.where(active, summed, 0.0)
 
 
 @dataclass(eq=False)
@@ -77,7 +78,7 @@ class NeuralSort(Slots):
         factor = (self.total.unsqueeze(-1) - 1 - 2 * slot).to(self.distance.dtype)
         logit = factor * self.score.to(self.distance.dtype).unsqueeze(-2) - self.distance.unsqueeze(-2)
         # In units of the best of the slot, so that those near it keep their digits in single precision.
-        alive = self.alive.unsqueeze(-2)
-        best = torch.where(alive, logit.detach(), torch.finfo(logit.dtype).min).amax(dim=-1, keepdim=True)
+        active = self.active.unsqueeze(-2)
+        best = torch.where(active, logit.detach(), torch.finfo(logit.dtype).min).amax(dim=-1, keepdim=True)
         sharpness = min(1.0 / self.temperature, limits.max)
         return ((logit - best) * sharpness).clamp(limits.min / 8, limits.max / 8).to(self.score.dtype)

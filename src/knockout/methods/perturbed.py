@@ -10,9 +10,9 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from knockout.checks import candidates, check_generator, check_positive, check_scores, check_whole
+from knockout.candidates import candidates, sort_key
+from knockout.checks import check_generator, check_positive, check_scores, check_whole
 from knockout.methods.slots import Slots, in_order, selection
-from knockout.ranking import sort_key
 from knockout.selection import Selection
 
 
@@ -46,21 +46,21 @@ def perturbed(
     check_generator(generator)
     entrants = candidates(scores, mask)
     order = in_order(entrants, quota)
-    score, alive = entrants.score, entrants.alive
+    score, active = entrants.score, entrants.active
     noise = torch.randn(
         (*score.shape[:-1], samples, score.shape[-1]), dtype=score.dtype, device=score.device, generator=generator
     )
     shaken = score.detach().unsqueeze(-2) + temperature * noise
-    picks = sort_key(shaken, alive.unsqueeze(-2)).topk(quota.k, dim=-1).indices.mT
+    picks = sort_key(shaken, active.unsqueeze(-2)).topk(quota.k, dim=-1).indices.mT
     plan = Perturbed(
         n=scores.shape[-1],
         k=quota.k,
-        poison=entrants.poison,
+        valid=entrants.valid,
         score=score,
-        alive=alive,
+        active=active,
         filled=order.filled,
         masked=mask is not None,
-        noise=torch.where(alive.unsqueeze(-2), noise, 0.0),
+        noise=torch.where(active.unsqueeze(-2), noise, 0.0),
         picks=picks.contiguous(),
         temperature=temperature,
     )
@@ -75,7 +75,7 @@ class Perturbed(Slots):
     picks: Tensor  # (*batch, k, samples) int64
     temperature: float
 
-    def rows(self, start: int, stop: int) -> Tensor:
+    def slot_weights(self, start: int, stop: int) -> Tensor:
         picks = self.picks[..., start:stop, :]
         weight: Tensor = _Expectation.apply(self.score, picks, self.noise, self.temperature)  # type: ignore[no-untyped-call]
         return self.kept(weight, start, stop)

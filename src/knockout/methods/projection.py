@@ -34,26 +34,26 @@ class Uniform(Distribution):
         # Not a clamp, which has a gradient at its ends.
         return torch.where((x > 0) & (x < 1), x, (x >= 1).to(x.dtype))
 
-    def pull(self, x: Tensor, alive: Tensor) -> Tensor:
-        between = (alive & (x > 0) & (x < 1)).to(x.dtype)
+    def pull(self, x: Tensor, active: Tensor) -> Tensor:
+        between = (active & (x > 0) & (x < 1)).to(x.dtype)
         return between / between.sum(dim=-1, keepdim=True).clamp(min=1.0)
 
-    def threshold(self, z: Tensor, alive: Tensor, count: Tensor) -> Tensor:
+    def threshold(self, z: Tensor, active: Tensor, count: Tensor) -> Tensor:
         # The k-th best score is at 0, so t is between -1 and 0, and beyond these by 1 a share is 0 or 1 anyway.
         z = z.clamp(-1.0, 1.0)
         # As t rises, a share leaves 1 at z - 1 and reaches 0 at z; between two such points the sum falls in a line.
         limits = torch.finfo(z.dtype)
-        leaves, reaches = (torch.where(alive, at, limits.max / 2) for at in (z - 1.0, z))
+        leaves, reaches = (torch.where(active, at, limits.max / 2) for at in (z - 1.0, z))
         points, order = torch.cat([leaves, reaches], dim=-1).sort(dim=-1)
-        change = torch.cat([alive.to(z.dtype), -alive.to(z.dtype)], dim=-1).gather(-1, order)
+        change = torch.cat([active.to(z.dtype), -active.to(z.dtype)], dim=-1).gather(-1, order)
         falling = change.cumsum(dim=-1)  # how many shares are falling right of each point
         fallen = (falling[..., :-1] * points.diff(dim=-1)).cumsum(dim=-1)
-        total = alive.sum(dim=-1, keepdim=True)
+        total = active.sum(dim=-1, keepdim=True)
         # The line that passes through count begins at the last point at which the sum is not below it.
         place = (total - fallen >= count).sum(dim=-1, keepdim=True)
         start = points.gather(-1, place)
-        whole = alive & (z - 1.0 > start)
-        between = alive & (z > start) & ~whole
+        whole = active & (z - 1.0 > start)
+        between = active & (z > start) & ~whole
         number = between.sum(dim=-1, keepdim=True)
         # As differences from the start of the line, which are below 1.
         part = torch.where(between, z - start, 0.0).sum(dim=-1, keepdim=True)

@@ -8,9 +8,11 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from knockout.checks import Candidates, candidates, check_positive, check_scores, check_whole
+from knockout.candidates import Candidates, candidates
+from knockout.checks import check_positive, check_scores, check_whole
 from knockout.methods.slots import Slots, in_order, selection
 from knockout.selection import Selection
+from knockout.torch_private import is_transforming
 
 
 def sinkhorn(
@@ -40,13 +42,13 @@ def sinkhorn(
     entrants = candidates(scores, mask)
     order = in_order(entrants, quota)
     standard = standardised(entrants)
-    slots = quota.own(entrants.alive)
-    rest = entrants.alive.sum(dim=-1, keepdim=True) - slots
+    slots = quota.slots(entrants.active)
+    rest = entrants.active.sum(dim=-1, keepdim=True) - slots
     # The last target is the rest. Logarithms of what is offered and wanted; of nothing, one that can be added to.
     lowest = -1e30
     left = torch.where(rest > 0, torch.log(rest.clamp(min=1).to(standard.dtype)), lowest)
     wanted = torch.cat([torch.where(order.filled, 0.0, lowest).to(standard.dtype), left], dim=-1)
-    offered = torch.where(entrants.alive, 0.0, lowest).to(standard.dtype)
+    offered = torch.where(entrants.active, 0.0, lowest).to(standard.dtype)
     step = torch.arange(quota.k + 1, dtype=standard.dtype, device=scores.device)
     target = ((slots - step) / slots.clamp(min=1)).clamp(min=0.0)
     sharpness = min(2.0 / temperature, torch.finfo(standard.dtype).max)
@@ -54,9 +56,9 @@ def sinkhorn(
     plan = Transport(
         n=scores.shape[-1],
         k=quota.k,
-        poison=entrants.poison,
+        valid=entrants.valid,
         score=entrants.score,
-        alive=entrants.alive,
+        active=entrants.active,
         filled=order.filled,
         masked=mask is not None,
         standard=standard,
@@ -69,11 +71,11 @@ def sinkhorn(
 
 def standardised(entrants: Candidates) -> Tensor:
     """Scores (..., n) of mean 0 and deviation 1; all 0 where they are equal."""
-    count = entrants.alive.sum(dim=-1, keepdim=True).clamp(min=1)
+    count = entrants.active.sum(dim=-1, keepdim=True).clamp(min=1)
     # Brought to size 1 first, so that no square overflows or vanishes.
     largest = entrants.score.detach().abs().amax(dim=-1, keepdim=True)
     score = entrants.score / torch.where(largest > 0, largest, 1.0)
-    centred = torch.where(entrants.alive, score - score.sum(dim=-1, keepdim=True) / count, 0.0)
+    centred = torch.where(entrants.active, score - score.sum(dim=-1, keepdim=True) / count, 0.0)
     variance = centred.square().sum(dim=-1, keepdim=True) / count
     smallest = torch.finfo(score.dtype).eps ** 2
     deviation = torch.where(variance > smallest, variance, 1.0).sqrt()
@@ -88,7 +90,7 @@ def _balance(standard: Tensor, target: Tensor, offered: Tensor, wanted: Tensor, 
         taken = wanted - torch.logsumexp(kernel + given.unsqueeze(-1), dim=-2)
         return offered - torch.logsumexp(kernel + taken.unsqueeze(-2), dim=-1)
 
-    again = torch.is_grad_enabled() and not torch._C._are_functorch_transforms_active()
+    again = torch.is_grad_enabled() and not is_transforming()
     again = again and steps * standard.numel() * target.shape[-1] > Slots.CHUNK
     given = offered
     for _ in range(steps):

@@ -10,10 +10,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from knockout.checks import Candidates
-from knockout.plan import Rows
+from knockout.candidates import Candidates, best_first, invalidate
+from knockout.plan import DensePlan
 from knockout.quota import Quota
-from knockout.ranking import best_first
 from knockout.selection import Selection
 
 
@@ -28,10 +27,10 @@ class Order(NamedTuple):
 
 def in_order(entrants: Candidates, quota: Quota, key: Tensor | None = None) -> Order:
     """The order of candidates, by another key (*batch, n) than their scores if one is given."""
-    place = best_first(entrants.score if key is None else key, entrants.alive)
+    place = best_first(entrants.score if key is None else key, entrants.active)
     step = torch.arange(place.shape[-1], device=place.device).expand(place.shape)
     rank = torch.empty_like(place).scatter(-1, place, step)
-    return Order(place, torch.where(entrants.alive, rank, -1), place[..., : quota.k], quota.filled(entrants.alive))
+    return Order(place, torch.where(entrants.active, rank, -1), place[..., : quota.k], quota.filled(entrants.active))
 
 
 def selection(plan: Slots, order: Order, dtype: torch.dtype) -> Selection:
@@ -40,12 +39,11 @@ def selection(plan: Slots, order: Order, dtype: torch.dtype) -> Selection:
 
 
 @dataclass(eq=False)
-class Slots(Rows):
+class Slots(DensePlan):
     """A softmax over the candidates in each slot."""
 
-    poison: Tensor  # (*batch, 1), as in Candidates
     score: Tensor  # (*batch, n)
-    alive: Tensor  # (*batch, n) bool
+    active: Tensor  # (*batch, n) bool
     filled: Tensor  # (*batch, k) bool: whether anybody is left for the slot
     masked: bool  # whether the caller gave a mask, so that values may hold anything at the places it left out
 
@@ -53,26 +51,26 @@ class Slots(Rows):
     def logits(self, start: int, stop: int) -> Tensor:
         """Of the softmaxes (*batch, stop - start, n); those of candidates who take no part are not looked at."""
 
-    def rows(self, start: int, stop: int) -> Tensor:
+    def slot_weights(self, start: int, stop: int) -> Tensor:
         # The lowest number rather than -inf keeps a row with nobody left finite.
         lowest = torch.finfo(self.score.dtype).min
-        logit = torch.where(self.alive.unsqueeze(-2), self.logits(start, stop), lowest)
+        logit = torch.where(self.active.unsqueeze(-2), self.logits(start, stop), lowest)
         return self.kept(torch.softmax(logit, dim=-1), start, stop)
 
     def kept(self, weight: Tensor, start: int, stop: int) -> Tensor:
         """Weights (*batch, stop - start, n), 0 in empty slots and NaN in spoiled rows."""
-        return weight * self.filled[..., start:stop, None] * self.poison.unsqueeze(-1)
+        return invalidate(weight * self.filled[..., start:stop, None], self.valid.unsqueeze(-1))
 
     def scores(self) -> Tensor:
         return self.apply(self.score.unsqueeze(-1)).squeeze(-1)
 
     def apply(self, values: Tensor) -> Tensor:
         if self.masked:
-            values = torch.where(self.alive.unsqueeze(-1), values, 0.0)
+            values = torch.where(self.active.unsqueeze(-1), values, 0.0)
         return super().apply(values)
 
     def _members(self, rows: Tensor) -> Tensor:
-        return torch.where(self.alive.unsqueeze(-2), super()._members(rows), self.n)
+        return torch.where(self.active.unsqueeze(-2), super()._members(rows), self.n)
 
     def _batch_size(self) -> int:
         return math.prod(self.score.shape[:-1])

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from knockout.checks import candidates, check_choice, check_positive, check_scores, check_whole
+from knockout.candidates import candidates
+from knockout.checks import check_choice, check_positive, check_scores, check_whole
 from knockout.methods.slots import Slots, in_order, selection
 from knockout.selection import Selection
 
@@ -37,9 +38,9 @@ def softsort(
     plan = SoftSort(
         n=scores.shape[-1],
         k=quota.k,
-        poison=entrants.poison,
+        valid=entrants.valid,
         score=entrants.score,
-        alive=entrants.alive,
+        active=entrants.active,
         filled=order.filled,
         masked=mask is not None,
         best=entrants.score.gather(-1, order.leader),

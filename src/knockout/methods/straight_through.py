@@ -27,4 +27,4 @@ def straight_through(scores: Tensor, k: int | float, temperature: float = 1.0, m
     """
     field = enter(scores, k, mask, temperature)
     chosen = torch.zeros_like(field.score).scatter(-1, field.leader, field.filled.to(field.score.dtype))
-    return field.selection(shown_as(chosen, softmax_of(field.scaled(temperature), field.alive)))
+    return field.selection(shown_as(chosen, softmax_of(field.scaled(temperature), field.active)))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from knockout.candidates import invalidate
 from knockout.methods.khot import Gates, best, difference
 from knockout.selection import Selection
 
@@ -35,7 +36,6 @@ def threshold(scores: Tensor, k: int | float, temperature: float = 0.1, mask: Te
         key=top.key,
         between=between,
         fits=top.fits,
-        poison=top.poison,
         temperature=temperature,
     )
 
@@ -47,10 +47,9 @@ class Sigmoids(Gates):
     key: Tensor  # (*batch, n): scores, -inf for who takes no part
     between: Tensor  # (*batch, 1): the threshold
     fits: Tensor  # (*batch, 1) bool: whether the top k are all who take part
-    poison: Tensor  # (*batch, 1), as in Candidates
     temperature: float
 
     def mass(self) -> Tensor:
-        alive = self.key != -torch.inf
-        share = torch.sigmoid(difference(torch.where(alive, self.key, 0.0), self.between, self.temperature))
-        return torch.where(alive, torch.where(self.fits, 1.0, share), 0.0) * self.poison
+        active = self.key != -torch.inf
+        share = torch.sigmoid(difference(torch.where(active, self.key, 0.0), self.between, self.temperature))
+        return invalidate(torch.where(active, torch.where(self.fits, 1.0, share), 0.0), self.valid)

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from torch.nn.functional import linear, pad
 
 from knockout.boost import Boost
-from knockout.checks import check_share, check_tokens, check_whole, computing_dtype, full_precision
+from knockout.checks import check_share, check_tokens, check_whole
+from knockout.dtypes import computing_dtype, full_precision
 from knockout.functional import Order
 from knockout.nn.topk import TopK
 from knockout.selection import Selection

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from knockout.boost import Boost, Fixed, Relative, as_boost
 from knockout.checks import check_choice, check_flag, check_k, join_scores
 from knockout.functional import Order, TopKResult, select
-from knockout.quota import WHOLE, Quota
+from knockout.quota import DENOMINATOR, Quota
 from knockout.rows import RowSource
 from knockout.selection import Selection
 
@@ -58,7 +58,7 @@ class TopK(nn.Module):
         super().__init__()
         self.k = check_k(k)
         # A share as a whole number of parts: torch.compile would take a float for one that varies.
-        self._parts = Quota.of_share(self.k, 1).parts if isinstance(self.k, float) else 0
+        self._numerator = Quota.of_fraction(self.k, 1).numerator if isinstance(self.k, float) else 0
         check_choice(order, "order", ("score", "position"))
         self.order: Order = order
         check_flag(hard, "hard")
@@ -91,7 +91,7 @@ class TopK(nn.Module):
         """The plan alone, to be applied to any number of payloads: scores (..., n), or chunks of them -> Selection."""
         if not isinstance(scores, Tensor):
             scores = join_scores(scores)
-        k = self._parts / WHOLE if self._parts else min(self.k, scores.shape[-1])
+        k = self._numerator / DENOMINATOR if self._numerator else min(self.k, scores.shape[-1])
         hard = self.hard if self.training or self.hard_eval is None else self.hard_eval
         return select(scores, k, self.boost, mask, self.order, hard)
 

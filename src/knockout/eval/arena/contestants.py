@@ -12,7 +12,7 @@ from torch import Tensor
 import knockout
 from knockout import Selection, methods
 from knockout.boost import Relative
-from knockout.plan import Bracket
+from knockout.plan import SparsePlan
 
 Select = Callable[[Tensor, int], Selection]  # scores (..., n), k -> plan
 
@@ -50,7 +50,7 @@ USUAL = (0.03, 0.1, 0.3, 1.0)
 def gated(selection: Selection) -> Selection:
     """The rows of a tournament, each scaled by twice a sigmoid of its blended score."""
     plan = selection._plan
-    assert isinstance(plan, Bracket)
+    assert isinstance(plan, SparsePlan)
     gate = 2.0 * torch.sigmoid(plan.score).unsqueeze(-1)
     return Selection(replace(plan, weight=gate * plan.weight), selection.indices, selection.mask, selection.dtype)
 

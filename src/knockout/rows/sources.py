@@ -1,6 +1,6 @@
-"""Where rows can be read from: NumPy arrays, safetensors files, Arrow data, Parquet files, and what else has a take.
+"""Where value rows can be read from: NumPy arrays, safetensors files, Arrow data, Parquet files, anything with ``take``.
 
-Each has a reader here, a ``RowSource``. Nothing is imported for a kind that nobody passes.
+Each kind has a reader here, a ``RowSource``. A library is imported only when one of its objects is passed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 from torch import Tensor
 
-from knockout.checks import DTYPES
+from knockout.dtypes import DTYPES
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -34,7 +34,7 @@ class RowSource(Protocol):
     def take(self, rows: NDArray[Any], /) -> Any:
         """The rows (len(rows), d), as a tensor or an array of floating numbers.
 
-        ``rows`` is a NumPy array of int64, ascending, without duplicates; empty if no slot has anybody.
+        ``rows`` is a NumPy array of int64, ascending, without duplicates; empty if no slot has a member.
         """
 
 
@@ -67,7 +67,7 @@ def _shape(source: RowSource) -> tuple[int, ...]:
 
 
 def _kind(source: object) -> str | None:
-    """Which of the readers below takes a source. Told by names: what nobody has passed is not imported."""
+    """Which of the readers below takes a source. By name, so that its library need not be imported."""
     if type(source).__module__.partition(".")[0] == "pyarrow":
         name = type(source).__name__
         return name if name in ("ParquetFile", "Table", "RecordBatch", "ChunkedArray", "FixedSizeListArray") else None

@@ -1,0 +1,14 @@
+"""The five operators behind the library: declared once, differentiated once, implemented by each backend.
+
+=============  ==========================================================================================
+schema.py      the operators as PyTorch knows them, ``torch.ops.knockout.*``: schemas and output shapes
+backend.py     the contract of a backend: why it refuses a call, and the five operators
+choice.py      which backend runs a call: the only place that decides
+autograd/      derivatives to any order, and vmap rules, for all backends
+reference/     plain PyTorch, on every device: the judge of all other backends
+cpu/           C++ kernels on PyTorch's stable ABI
+=============  ==========================================================================================
+
+The rest of the library calls ``ops.choice.choose``, ``ops.autograd.tournament.tournament`` and
+``ops.autograd.gather.blend``.
+"""

@@ -1,0 +1,135 @@
+"""The differentiable weighted gather: values follow the plan in one pass, and gradients come back the same way.
+
+Every slot s has members j = member[s, i] with weights w[s, i], and no candidate is a member of two slots. With V the
+values and G the gradient of the result, everything here is a derivative of one form, linear in each of V, w and G:
+
+    T(V, w, G) = sum over s, i of  w[s, i] <V[j], G[s]>
+
+    blend  = dT/dG    out[s]   = sum over i of w[s, i] V[j]       the result
+    spread = dT/dV    dV[j]    = w[s, i] G[s]                     the gradient of the values
+    match  = dT/dw    dw[s, i] = <V[j], G[s]>                     the gradient of the weights
+
+so the derivatives of each are the other two, to any order. Padding (a member of n) is not read and has gradient 0.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+from knockout.ops.autograd.function import apply, batch_first
+from knockout.ops.choice import BACKENDS
+
+Gradients = tuple[Tensor | None, ...]
+
+
+def blend(
+    values: Tensor, weight: Tensor, member: Tensor, valid: Tensor | None = None, hard: bool = False, *, backend: str
+) -> Tensor:
+    """Weighted sums (*batch, k, d) of the value rows (*rows, n, d) that are the members of each slot.
+
+    weight and member have shape (*batch, k, m), the leader first; a member of n is padding. ``*rows`` has as many
+    dimensions as ``*batch`` and broadcasts to it. ``valid`` (*batch, 1) is False for rows whose result is NaN. With
+    ``hard`` the result is the leaders' value rows; the gradients are the same. The result has the dtype of the values;
+    half types are added up in float32.
+    """
+    out: Tensor = apply(_Blend, values, weight, member, valid, hard, backend)
+    return out
+
+
+def _spread(grad: Tensor, weight: Tensor, member: Tensor, shape: torch.Size, backend: str) -> Tensor:
+    out: Tensor = apply(_Spread, grad, weight, member, shape, backend)
+    return out
+
+
+def _match(grad: Tensor, values: Tensor, member: Tensor, dtype: torch.dtype, backend: str) -> Tensor:
+    out: Tensor = apply(_Match, grad, values, member, dtype, backend)
+    return out
+
+
+class _Blend(Function):
+    @staticmethod
+    def forward(
+        values: Tensor, weight: Tensor, member: Tensor, valid: Tensor | None, hard: bool, backend: str
+    ) -> Tensor:
+        return BACKENDS[backend].blend(values, weight, member, valid, hard)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs[:3])
+        ctx.backend = inputs[5]
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Gradients:
+        values, weight, member = ctx.saved_tensors
+        wanted = ctx.needs_input_grad
+        # The weights first: that reads value rows which the forward pass has just read, and which the gradient of all
+        # values would drive out of the cache.
+        d_weight = _match(grad, values, member, weight.dtype, ctx.backend) if wanted[1] else None
+        d_values = _spread(grad, weight, member, values.shape, ctx.backend) if wanted[0] else None
+        return d_values, d_weight, None, None, None, None
+
+    @staticmethod
+    def vmap(
+        info: Any, dims: Any, values: Tensor, weight: Tensor, member: Tensor, valid: Tensor | None, *rest: Any
+    ) -> tuple[Tensor, int]:
+        weight, member = (batch_first(x, dim, info.batch_size) for x, dim in ((weight, dims[1]), (member, dims[2])))
+        valid = None if valid is None else batch_first(valid, dims[3], info.batch_size)
+        return apply(_Blend, batch_first(values, dims[0], 1), weight, member, valid, *rest), 0
+
+
+class _Spread(Function):
+    @staticmethod
+    def forward(grad: Tensor, weight: Tensor, member: Tensor, shape: torch.Size, backend: str) -> Tensor:
+        return BACKENDS[backend].spread(grad, weight, member, shape)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs[:3])
+        ctx.backend = inputs[4]
+
+    @staticmethod
+    def backward(ctx: Any, up: Tensor) -> Gradients:
+        grad, weight, member = ctx.saved_tensors
+        wanted = ctx.needs_input_grad
+        d_grad = blend(up, weight, member, backend=ctx.backend) if wanted[0] else None
+        d_weight = _match(grad, up, member, weight.dtype, ctx.backend) if wanted[1] else None
+        return d_grad, d_weight, None, None, None
+
+    @staticmethod
+    def vmap(
+        info: Any, dims: Any, grad: Tensor, weight: Tensor, member: Tensor, shape: torch.Size, backend: str
+    ) -> tuple[Tensor, int]:
+        tensors = zip((grad, weight, member), dims[:3], strict=True)
+        grad, weight, member = (batch_first(x, dim, info.batch_size) for x, dim in tensors)
+        return _spread(grad, weight, member, torch.Size((info.batch_size, *shape)), backend), 0
+
+
+class _Match(Function):
+    @staticmethod
+    def forward(grad: Tensor, values: Tensor, member: Tensor, dtype: torch.dtype, backend: str) -> Tensor:
+        return BACKENDS[backend].match(grad, values, member, dtype == torch.float64)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs[:3])
+        ctx.backend = inputs[4]
+
+    @staticmethod
+    def backward(ctx: Any, up: Tensor) -> Gradients:
+        grad, values, member = ctx.saved_tensors
+        up = torch.where(member < values.shape[-2], up, 0.0)
+        wanted = ctx.needs_input_grad
+        d_grad = blend(values, up, member, backend=ctx.backend) if wanted[0] else None
+        d_values = _spread(grad, up, member, values.shape, ctx.backend) if wanted[1] else None
+        return d_grad, d_values, None, None, None
+
+    @staticmethod
+    def vmap(
+        info: Any, dims: Any, grad: Tensor, values: Tensor, member: Tensor, dtype: torch.dtype, backend: str
+    ) -> tuple[Tensor, int]:
+        grad, member = (batch_first(x, dim, info.batch_size) for x, dim in ((grad, dims[0]), (member, dims[2])))
+        return _match(grad, batch_first(values, dims[1], 1), member, dtype, backend), 0

@@ -1,0 +1,157 @@
+"""The differentiable tournament: scores to members, weights and blended scores of the slots.
+
+The first derivative is the backend's own operator. The second and higher ones are those of the reference, which autograd
+differentiates: the reference has the same results.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd import Function, grad
+
+from knockout.boost import Boost
+from knockout.candidates import candidates
+from knockout.ops.autograd.function import apply, batch_first
+from knockout.ops.boost_code import BoostCode, decode, detach_c, encode
+from knockout.ops.choice import BACKENDS
+from knockout.ops.reference.tournament import Selected
+from knockout.ops.reference.tournament import tournament as reference
+from knockout.quota import Quota
+from knockout.torch_private import is_transforming
+
+
+def tournament(
+    scores: Tensor, mask: Tensor | None, quota: Quota, boost: Boost, by_position: bool, backend: str
+) -> Selected:
+    """Play all rounds, by a backend that does not refuse it: see ``ops.choice.choose``."""
+    if backend == "reference":
+        # Plain PyTorch differentiates itself, to any order, and torch.compile sees through it.
+        return reference(candidates(scores, mask), quota, boost, by_position)
+    if mask is not None:
+        scores, mask = torch.broadcast_tensors(scores, mask)
+    # Under functorch we cannot know yet whether a gradient is wanted, so always save.
+    save = is_transforming() or (torch.is_grad_enabled() and scores.requires_grad)
+    # Fixed shapes, as long as any row could need: for tracing, and for tensor subclasses, which may be traced.
+    fixed = torch.compiler.is_compiling() or type(scores) not in (Tensor, torch.nn.Parameter)
+    boost, c_tensor = detach_c(boost)
+    settings = _Settings(backend, quota, encode(boost), by_position, save, fixed)
+    *selected, _ = apply(_Tournament, scores, mask, c_tensor, settings)
+    return Selected(*selected)
+
+
+class _Settings(NamedTuple):
+    backend: str
+    quota: Quota
+    boost: BoostCode
+    by_position: bool
+    save: bool
+    fixed: bool
+
+
+class _Tournament(Function):
+    """Scores to the fields of ``Selected``, and what the backend saves for its backward pass."""
+
+    @staticmethod
+    def forward(scores: Tensor, mask: Tensor | None, c_tensor: Tensor | None, settings: _Settings) -> Any:
+        backend, quota, boost, by_position, save, fixed = settings
+        return BACKENDS[backend].tournament(scores, mask, c_tensor, *quota, *boost, by_position, save, fixed)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        scores, mask, c_tensor, ctx.settings = inputs
+        member, _, _, leader, filled, valid, saved = output
+        ctx.mark_non_differentiable(member, leader, filled, valid, saved)
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(scores, mask, c_tensor, member, saved)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, None, None, None]:
+        _, d_weight, d_score, *_ = grads
+        if d_weight is None and d_score is None:
+            return None, None, None, None
+        return apply(_Backward, d_weight, d_score, *ctx.saved_tensors, ctx.settings), None, None, None
+
+    @staticmethod
+    def vmap(info: Any, dims: Any, *args: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
+        return apply(_Tournament, *_mapped(info, dims, args)), (0,) * 7
+
+
+class _Backward(Function):
+    """Gradients of weight and score to the gradient of the scores."""
+
+    @staticmethod
+    def forward(
+        d_weight: Tensor | None,
+        d_score: Tensor | None,
+        scores: Tensor,
+        mask: Tensor | None,
+        c_tensor: Tensor | None,
+        member: Tensor,
+        saved: Tensor,
+        settings: _Settings,
+    ) -> Tensor:
+        numbers = (*settings.quota, *settings.boost, settings.by_position)
+        backward = BACKENDS[settings.backend].tournament_backward
+        return backward(d_weight, d_score, scores, mask, c_tensor, member, saved, *numbers)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        d_weight, d_score, scores, mask, c_tensor, member, _, ctx.settings = inputs
+        ctx.save_for_backward(d_weight, d_score, scores, mask, c_tensor, member)
+
+    @staticmethod
+    def backward(ctx: Any, up: Tensor) -> tuple[Tensor | None, ...]:
+        d_weight, d_score, scores, mask, c_tensor, member = ctx.saved_tensors
+        settings: _Settings = ctx.settings
+        boost = decode(settings.boost, c_tensor)
+        again = torch.is_grad_enabled()
+        with torch.enable_grad():
+            d_weight, d_score, scores = (
+                x if x is None or (again and x.requires_grad) else x.detach().requires_grad_()
+                for x in (d_weight, d_score, scores)
+            )
+            played = reference(candidates(scores, mask), settings.quota, boost, settings.by_position)
+            outputs, gradients = [], []
+            if d_weight is not None:
+                outputs.append(played.weight)
+                gradients.append(_rearranged(d_weight, member, played.member, scores.shape[-1]))
+            if d_score is not None:
+                outputs.append(played.score)
+                gradients.append(d_score)
+            (first,) = grad(outputs, scores, gradients, create_graph=True)
+            wanted = [x for x in (d_weight, d_score, scores) if x is not None]
+            found = iter(grad(first, wanted, up, create_graph=again, allow_unused=True))
+        return *(None if x is None else next(found) for x in (d_weight, d_score, scores)), *(None,) * 5
+
+    @staticmethod
+    def vmap(info: Any, dims: Any, *args: Any) -> tuple[Tensor, int]:
+        return apply(_Backward, *_mapped(info, dims, args)), 0
+
+
+def _rearranged(d_weight: Tensor, member: Tensor, to: Tensor, n: int) -> Tensor:
+    """Gradients of the weights (*batch, k, m) of ``member``, in the order that the reference has for the same members."""
+    place = member.long().flatten(-2)
+    by_candidate = d_weight.new_zeros(*place.shape[:-1], n + 1).scatter(-1, place, d_weight.flatten(-2))
+    padded = torch.where(torch.arange(n + 1, device=place.device) < n, by_candidate, 0.0)
+    return padded.gather(-1, to.flatten(-2)).reshape(to.shape)
+
+
+def _mapped(info: Any, dims: Any, args: Any) -> list[Any]:
+    """The arguments of an operator with the mapped dimension first, as one more batch dimension."""
+    return [
+        _mapped_tensor(x, dim, info.batch_size) if isinstance(x, Tensor) else x
+        for x, dim in zip(args, dims, strict=True)
+    ]
+
+
+def _mapped_tensor(x: Tensor, dim: int | None, size: int) -> Tensor:
+    if x.dim() > (dim is not None):
+        return batch_first(x, dim, size)
+    if dim is not None:  # the c of a boost, the only tensor without dimensions of its own
+        raise NotImplementedError(
+            "the kernels take one c of a boost for all rows, not one by vmap; use knockout.backends.force('reference')"
+        )
+    return x

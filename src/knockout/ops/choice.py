@@ -1,0 +1,101 @@
+"""Which backend runs a call: decided here, once a call, and nowhere else."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from knockout.boost import Boost
+from knockout.checks import check_choice
+from knockout.ops.backend import Backend
+from knockout.ops.cpu.backend import CPU
+from knockout.ops.reference.backend import Reference
+
+BACKENDS: dict[str, Backend] = {backend.name: backend for backend in (Reference(), CPU())}
+NAMES = tuple(BACKENDS)
+_BEST_FIRST = tuple(reversed(BACKENDS.values()))
+_CHOICES = ("auto", *NAMES)
+_OLD_NAMES = {"native": "cpu"}
+
+_ENVIRONMENT = os.environ.get("KNOCKOUT_BACKEND", "auto")
+_ENVIRONMENT = _OLD_NAMES.get(_ENVIRONMENT, _ENVIRONMENT)
+check_choice(_ENVIRONMENT, "the environment variable KNOCKOUT_BACKEND", _CHOICES)
+
+
+class _Forced:
+    """A block of ``force``: compared by identity, for blocks of several threads need not end in the order they began."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+_blocks: list[_Forced] = []
+_forced = _ENVIRONMENT
+_warned = False
+
+
+def choose(scores: Tensor, boost: Boost | None = None) -> str:
+    """The name of the backend for a call: the best one that does not refuse it, or the one that is forced.
+
+    ``boost`` is None where there is no tournament. A forced backend that refuses the call raises a RuntimeError.
+    """
+    if _forced != "auto":
+        if reason := BACKENDS[_forced].refuses(scores, boost):
+            raise RuntimeError(f"the {_forced} backend is forced, but cannot be used: {reason}")
+        return _forced
+    for backend in _BEST_FIRST:
+        if not backend.refuses(scores, boost):
+            break
+    if backend.name == "reference" and scores.is_cpu and not _warned:
+        _warn()
+    return backend.name
+
+
+def _warn() -> None:
+    """Once a process, if the CPU kernels are missing."""
+    global _warned
+    if torch.compiler.is_compiling():
+        return
+    _warned = True
+    if reason := BACKENDS["cpu"].why_not():
+        warnings.warn(
+            f"knockout runs in plain PyTorch, much slower than with its CPU kernels: {reason} To silence this, set "
+            f"KNOCKOUT_BACKEND=reference",
+            stacklevel=2,
+        )
+
+
+def why_not(name: str) -> str:
+    """Why calls do not reach a backend here: it cannot be used on this machine, or another one is forced."""
+    name = _OLD_NAMES.get(name, name)
+    check_choice(name, "name", NAMES)
+    if _forced not in ("auto", name):
+        return f"the {_forced} backend is forced, by knockout.backends.force or KNOCKOUT_BACKEND={_forced}"
+    return BACKENDS[name].why_not()
+
+
+@contextmanager
+def force(name: str) -> Iterator[None]:
+    """Use one backend for everything, or "auto" again; for the whole process, until the block ends.
+
+    A call that the backend cannot take raises a RuntimeError that says why. The environment variable KNOCKOUT_BACKEND
+    sets the same from outside. A selection keeps the backend that it was made with, and so do its gradients.
+
+    Args:
+        name: "reference", "cpu", or "auto".
+    """
+    global _forced
+    check_choice(_OLD_NAMES.get(name, name), "backend", _CHOICES)
+    block = _Forced(_OLD_NAMES.get(name, name))
+    _blocks.append(block)
+    _forced = block.name
+    try:
+        yield
+    finally:
+        _blocks.remove(block)
+        _forced = _blocks[-1].name if _blocks else _ENVIRONMENT

@@ -1,0 +1,66 @@
+"""The backend ``cpu``: C++ kernels for CPU tensors, in csrc/."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from knockout.boost import Boost
+from knockout.ops import schema
+from knockout.ops.backend import Backend
+from knockout.ops.boost_code import KINDS
+from knockout.torch_private import differentiation_levels, is_transforming
+
+MOST = 2**30  # candidates; the kernels count in 32 bits
+
+try:
+    from knockout.ops.cpu import _C  # type: ignore[attr-defined]
+
+    _missing = ""
+except ImportError as error:
+    _C = None
+    _missing = (
+        f"the extension knockout.ops.cpu._C is not there ({error}). It is compiled when knockout is installed with a C++ "
+        "compiler, next to an installed PyTorch: pip install --no-build-isolation ."
+    )
+
+
+class CPU(Backend):
+    """C++ kernels, used for CPU tensors wherever they were compiled."""
+
+    name = "cpu"
+
+    # PyTorch dispatches to the kernels that the extension has registered for CPU tensors.
+    tournament = torch.ops.knockout.tournament.default
+    tournament_backward = torch.ops.knockout.tournament_backward.default
+    blend = torch.ops.knockout.blend.default
+    spread = torch.ops.knockout.spread.default
+    match = torch.ops.knockout.match.default
+
+    def why_not(self) -> str:
+        return _missing
+
+    def refuses(self, scores: Tensor, boost: Boost | None) -> str:
+        if _missing:
+            return _missing
+        if not scores.is_cpu:
+            return f"it takes CPU tensors; got scores on {scores.device}"
+        if scores.shape[-1] >= MOST:
+            return f"it takes less than 2**30 candidates; got n = {scores.shape[-1]}"
+        if boost is None:
+            return ""
+        if type(boost) not in KINDS:
+            return f"it takes the boosts of knockout.boost; got {boost!r}"
+        if is_transforming() and not torch.compiler.is_compiling() and differentiation_levels() > 1:
+            return "torch.func differentiates more than once here, and second derivatives are the reference's"
+        return ""
+
+    def saved_length(self, n: Any, k: Any, itemsize: int) -> Any:
+        base, per_slot, per_candidate = _C.saved_length(itemsize)
+        return base + per_slot * k + per_candidate * n
+
+
+if not _missing:
+    schema.SAVED_LENGTH["cpu"] = CPU().saved_length

@@ -1,0 +1,1 @@
+"""The operators in plain PyTorch, on every device."""

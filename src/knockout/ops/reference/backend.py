@@ -1,0 +1,72 @@
+"""The backend ``reference``: plain PyTorch, on every device, for every boost."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from knockout.boost import Boost
+from knockout.candidates import candidates
+from knockout.ops import schema
+from knockout.ops.backend import Backend
+from knockout.ops.boost_code import BoostCode, decode
+from knockout.ops.reference import gather
+from knockout.ops.reference.tournament import tournament as play
+from knockout.quota import Quota
+
+
+def tournament(
+    scores: Tensor, mask: Tensor | None, c_tensor: Tensor | None, k: int, numerator: int, kind: int, alpha: int,
+    c: float, unit: float, by_position: bool, save: bool, fixed: bool,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    """As the schema says. Nothing is saved: the backward pass plays again."""
+    boost = decode(BoostCode(kind, alpha, c, unit), c_tensor)
+    with torch.no_grad():
+        selected = play(candidates(scores, mask), Quota(k, numerator), boost, by_position)
+    # An operator must not return one tensor twice, or views of another one.
+    batch = selected.score.shape[:-1]
+    return *(each.clone() for each in selected), scores.new_empty((*batch, 0), dtype=torch.int32)
+
+
+def tournament_backward(
+    d_weight: Tensor | None, d_score: Tensor | None, scores: Tensor, mask: Tensor | None, c_tensor: Tensor | None,
+    member: Tensor, saved: Tensor, k: int, numerator: int, kind: int, alpha: int, c: float, unit: float,
+    by_position: bool,
+) -> Tensor:  # fmt: skip
+    """As the schema says."""
+    boost = decode(BoostCode(kind, alpha, c, unit), c_tensor)
+    with torch.enable_grad():
+        scores = scores.detach().requires_grad_()
+        selected = play(candidates(scores, mask), Quota(k, numerator), boost, by_position)
+        outputs, given = (selected.weight, selected.score), (d_weight, d_score)
+        pairs = [(output, each) for output, each in zip(outputs, given, strict=True) if each is not None]
+        (d_scores,) = torch.autograd.grad([output for output, _ in pairs], scores, [each for _, each in pairs])
+    return d_scores
+
+
+class Reference(Backend):
+    """Plain PyTorch: it refuses nothing."""
+
+    name = "reference"
+
+    tournament = staticmethod(tournament)
+    tournament_backward = staticmethod(tournament_backward)
+    blend = staticmethod(gather.blend)
+    spread = staticmethod(gather.spread)
+    match = staticmethod(gather.match)
+
+    def why_not(self) -> str:
+        return ""
+
+    def refuses(self, scores: Tensor, boost: Boost | None) -> str:
+        return ""
+
+    def saved_length(self, n: Any, k: Any, itemsize: int) -> Any:
+        return 0
+
+
+# What the operators run on devices that no other backend has kernels for.
+for _name in schema.SCHEMAS:
+    schema.implement(_name, getattr(Reference, _name), "CompositeExplicitAutograd")

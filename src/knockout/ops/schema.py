@@ -1,0 +1,107 @@
+"""The five operators, declared: ``torch.ops.knockout.*`` exist on every machine, whatever can run them fast there.
+
+Without a kernel for a device, an operator runs the reference. Shapes, with *batch, n, k as everywhere, and m, the number
+of members of the longest slot:
+
+``tournament``           scores (*batch, n), mask (*batch, n) bool -> member (*batch, k, m) int32 or int64, weight
+                         (*batch, k, m), score (*batch, k), leader (*batch, k) int64, filled (*batch, k) bool, valid
+                         (*batch, 1) bool, saved: see ``Selected`` in autograd/tournament.py. ``save``: whether there will
+                         be a backward pass. ``fixed``: shapes must not depend on data. The boost is a ``BoostCode``;
+                         ``c_tensor`` replaces its c. k and ``numerator`` are a ``Quota``.
+``tournament_backward``  gradients of weight and score -> the gradient of scores (*batch, n)
+``blend``                values (*rows, n, d), weight and member (*batch, k, m), valid (*batch, 1) -> (*batch, k, d)
+``spread``               grad (*batch, k, d), weight, member -> (*rows, n, d) = shape
+``match``                grad (*batch, k, d), values (*rows, n, d), member -> (*batch, k, m), float64 if ``wide``
+
+*rows has as many dimensions as *batch and broadcasts to it. What the last three compute: autograd/gather.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from knockout.dtypes import computing_dtype
+from knockout.quota import Quota
+
+_QUOTA_AND_BOOST = "SymInt k, int numerator, int kind, int alpha, float c, float unit, bool by_position"
+SCHEMAS = {
+    "tournament": (
+        f"(Tensor scores, Tensor? mask, Tensor? c_tensor, {_QUOTA_AND_BOOST}, bool save, bool fixed) -> "
+        "(Tensor member, Tensor weight, Tensor score, Tensor leader, Tensor filled, Tensor valid, Tensor saved)"
+    ),
+    "tournament_backward": (
+        "(Tensor? d_weight, Tensor? d_score, Tensor scores, Tensor? mask, Tensor? c_tensor, Tensor member, "
+        f"Tensor saved, {_QUOTA_AND_BOOST}) -> Tensor"
+    ),
+    "blend": "(Tensor values, Tensor weight, Tensor member, Tensor? valid, bool hard) -> Tensor",
+    "spread": "(Tensor grad, Tensor weight, Tensor member, SymInt[] shape) -> Tensor",
+    "match": "(Tensor grad, Tensor values, Tensor member, bool wide) -> Tensor",
+}
+
+# The length of `saved` in fixed mode, from n, k and the size of a number, on devices that have a backend of their own.
+# Each such backend puts its own here; without one, the reference runs, and saves nothing.
+SAVED_LENGTH: dict[str, Callable[[Any, Any, int], Any]] = {}
+
+_library = torch.library.Library("knockout", "DEF")
+for _name, _schema in SCHEMAS.items():
+    _library.define(_name + _schema, tags=(torch.Tag.pt2_compliant_tag,))
+
+
+def _tournament(
+    scores: Tensor, mask: Tensor | None, c_tensor: Tensor | None, k: int, numerator: int, kind: int, alpha: int,
+    c: float, unit: float, by_position: bool, save: bool, fixed: bool,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    *batch, n = scores.shape
+    number = computing_dtype(scores.dtype)
+    members: Any = 2 ** Quota(k, numerator).rounds(n)
+    length: Any = 0
+    saved_length = SAVED_LENGTH.get(scores.device.type)
+    if saved_length is not None:
+        # The kernels make both as long as the longest row needs, or, in fixed mode, as any row could need.
+        members = members if fixed else torch.library.get_ctx().new_dynamic_size()
+        if save:
+            length = saved_length(n, k, number.itemsize) if fixed else torch.library.get_ctx().new_dynamic_size()
+    return (
+        scores.new_empty((*batch, k, members), dtype=torch.int64 if saved_length is None else torch.int32),
+        scores.new_empty((*batch, k, members), dtype=number),
+        scores.new_empty((*batch, k), dtype=number),
+        scores.new_empty((*batch, k), dtype=torch.int64),
+        scores.new_empty((*batch, k), dtype=torch.bool),
+        scores.new_empty((*batch, 1), dtype=torch.bool),
+        scores.new_empty((*batch, length), dtype=torch.int32),
+    )
+
+
+def _tournament_backward(d_weight: Tensor | None, d_score: Tensor | None, scores: Tensor, *_: Any) -> Tensor:
+    return scores.new_empty(scores.shape)
+
+
+def _blend(values: Tensor, weight: Tensor, member: Tensor, valid: Tensor | None, hard: bool) -> Tensor:
+    return values.new_empty((*member.shape[:-1], values.shape[-1]))
+
+
+def _spread(grad: Tensor, weight: Tensor, member: Tensor, shape: Sequence[int]) -> Tensor:
+    return grad.new_empty(shape)
+
+
+def _match(grad: Tensor, values: Tensor, member: Tensor, wide: bool) -> Tensor:
+    return grad.new_empty(member.shape, dtype=torch.float64 if wide else torch.float32)
+
+
+for _name, _fake in {
+    "tournament": _tournament,
+    "tournament_backward": _tournament_backward,
+    "blend": _blend,
+    "spread": _spread,
+    "match": _match,
+}.items():
+    torch.library.register_fake(f"knockout::{_name}", _fake, lib=_library)
+
+
+def implement(name: str, function: Callable[..., Any], key: str) -> None:
+    """Register a Python implementation of an operator for a dispatch key."""
+    _library.impl(name, function, key)

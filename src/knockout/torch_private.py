@@ -1,0 +1,58 @@
+"""Every private PyTorch API that the library uses, behind a name of its own.
+
+PyTorch may move any of these without notice. Each entry says what it is for, since which version of PyTorch it has been
+there, and what would replace it. tests/test_torch_private.py tries each and names the one that broke.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import register_pytree_node
+
+__all__ = [
+    "collectives",
+    "differentiation_levels",
+    "embedding_bag_weight_gradient",
+    "is_transforming",
+    "register_pytree_node",
+]
+
+# register_pytree_node: lets vmap, torch.compile and torch.export return a Selection. Since 2.2. Replacement:
+# torch.utils.pytree, once it is public in every supported version.
+
+# is_transforming(): whether a torch.func transform (vmap, grad, vjp, ...) is active. Since 2.0. There is no public way to
+# ask; torch.compile evaluates this one while tracing. Replacement: a public torch.func.is_active(), if it comes.
+is_transforming = torch._C._are_functorch_transforms_active
+
+
+def differentiation_levels() -> int:
+    """How many active torch.func transforms differentiate: grad, vjp, jvp and functionalize, but not vmap.
+
+    Since 2.0. There is no public way to ask. Replacement: none needed once second derivatives of the tournament can be
+    taken under torch.func.
+    """
+    levels = torch._C._functorch.get_interpreter_stack() or ()
+    return sum(level.key() != torch._C._functorch.TransformType.Vmap for level in levels)
+
+
+def embedding_bag_weight_gradient(grad: Tensor, table: Tensor, rows: Tensor, bag: Tensor) -> Tensor:
+    """Dot products <table[rows[i]], grad[bag[i]]>, one for each i.
+
+    This is what autograd calls for the ``per_sample_weights`` of ``embedding_bag``. Since 1.0. It needs no copy of the
+    rows. Replacement: ``(table[rows] * grad[bag]).sum(-1)``, which is slower and copies them.
+    """
+    offsets = torch.zeros_like(bag[:1])  # only its device and dtype are looked at; bags are given by `bag`
+    mode = 0  # a sum
+    return torch.ops.aten._embedding_bag_per_sample_weights_backward(grad, table, rows, offsets, bag, mode)
+
+
+def collectives() -> Any:
+    """Collectives that return new tensors, with work handles that raise when a rank is lost.
+
+    Since 2.3. ``torch.distributed.nn.functional`` has no all-to-all of unequal parts that returns a new tensor.
+    Replacement: torch.distributed.all_gather_into_tensor and the like, with buffers of the caller's.
+    """
+    return torch.ops._c10d_functional
