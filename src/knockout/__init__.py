@@ -11,7 +11,7 @@ from knockout.functional import select, topk
 from knockout.selection import Selection
 
 if TYPE_CHECKING:
-    from knockout import distributed, hf, native, plot, rows
+    from knockout import distributed, hf, plot, rows
 
 __all__ = [
     "Selection",

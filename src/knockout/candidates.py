@@ -1,4 +1,4 @@
-"""Scores and mask as every method starts from them: which candidates are active, which rows are valid, how they rank."""
+"""What every method starts from: scores, which candidates are active, which rows are valid, and how candidates rank."""
 
 from __future__ import annotations
 

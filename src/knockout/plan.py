@@ -1,8 +1,8 @@
 """Plans: which candidates go to which slot, with which weight. Scores make a plan; a plan takes any values along.
 
 ``SparsePlan``: every candidate ends in at most one slot (the tournament, hard selection): n weights in all.
-``DensePlan``: every slot weighs all candidates (relaxations with one softmax a slot). Computed in chunks of slots, never
-held whole.
+``DensePlan``: every slot weighs all candidates (relaxations with one softmax a slot). Computed in chunks of slots,
+never held whole.
 """
 
 from __future__ import annotations

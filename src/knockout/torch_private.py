@@ -23,8 +23,8 @@ __all__ = [
 # register_pytree_node: lets vmap, torch.compile and torch.export return a Selection. Since 2.2. Replacement:
 # torch.utils.pytree, once it is public in every supported version.
 
-# is_transforming(): whether a torch.func transform (vmap, grad, vjp, ...) is active. Since 2.0. There is no public way to
-# ask; torch.compile evaluates this one while tracing. Replacement: a public torch.func.is_active(), if it comes.
+# is_transforming(): whether a torch.func transform (vmap, grad, vjp, ...) is active. Since 2.0. There is no public way
+# to ask; torch.compile evaluates this one while tracing. Replacement: a public torch.func.is_active(), if it comes.
 is_transforming = torch._C._are_functorch_transforms_active
 
 
@@ -46,7 +46,8 @@ def embedding_bag_weight_gradient(grad: Tensor, table: Tensor, rows: Tensor, bag
     """
     offsets = torch.zeros_like(bag[:1])  # only its device and dtype are looked at; bags are given by `bag`
     mode = 0  # a sum
-    return torch.ops.aten._embedding_bag_per_sample_weights_backward(grad, table, rows, offsets, bag, mode)
+    dots: Tensor = torch.ops.aten._embedding_bag_per_sample_weights_backward(grad, table, rows, offsets, bag, mode)
+    return dots
 
 
 def collectives() -> Any:

@@ -81,7 +81,7 @@ class Perturbed(Slots):
         return self.kept(weight, start, stop)
 
     def logits(self, start: int, stop: int) -> Tensor:
-        return torch.log(self.rows(start, stop))
+        return torch.log(self.slot_weights(start, stop))
 
 
 class _Expectation(Function):

@@ -28,7 +28,7 @@ check_choice(_ENVIRONMENT, "the environment variable KNOCKOUT_BACKEND", _CHOICES
 
 
 class _Forced:
-    """A block of ``force``: compared by identity, for blocks of several threads need not end in the order they began."""
+    """A block of ``force``. Compared by identity: blocks of several threads may end in any order."""
 
     def __init__(self, name: str) -> None:
         self.name = name

@@ -1,13 +1,13 @@
 """The five operators, declared: ``torch.ops.knockout.*`` exist on every machine, whatever can run them fast there.
 
-Without a kernel for a device, an operator runs the reference. Shapes, with *batch, n, k as everywhere, and m, the number
-of members of the longest slot:
+Where a device has no kernel, an operator runs the reference. In the shapes, m is the number of members of the longest
+slot:
 
 ``tournament``           scores (*batch, n), mask (*batch, n) bool -> member (*batch, k, m) int32 or int64, weight
                          (*batch, k, m), score (*batch, k), leader (*batch, k) int64, filled (*batch, k) bool, valid
-                         (*batch, 1) bool, saved: see ``Selected`` in autograd/tournament.py. ``save``: whether there will
-                         be a backward pass. ``fixed``: shapes must not depend on data. The boost is a ``BoostCode``;
-                         ``c_tensor`` replaces its c. k and ``numerator`` are a ``Quota``.
+                         (*batch, 1) bool, saved: see ``Selected`` in reference/tournament.py. ``save``: whether there
+                         will be a backward pass. ``fixed``: shapes must not depend on data. The boost is a
+                         ``BoostCode``; ``c_tensor`` replaces its c. k and ``numerator`` are a ``Quota``.
 ``tournament_backward``  gradients of weight and score -> the gradient of scores (*batch, n)
 ``blend``                values (*rows, n, d), weight and member (*batch, k, m), valid (*batch, 1) -> (*batch, k, d)
 ``spread``               grad (*batch, k, d), weight, member -> (*rows, n, d) = shape
@@ -92,13 +92,14 @@ def _match(grad: Tensor, values: Tensor, member: Tensor, wide: bool) -> Tensor:
     return grad.new_empty(member.shape, dtype=torch.float64 if wide else torch.float32)
 
 
-for _name, _fake in {
+_SHAPES: dict[str, Callable[..., Any]] = {
     "tournament": _tournament,
     "tournament_backward": _tournament_backward,
     "blend": _blend,
     "spread": _spread,
     "match": _match,
-}.items():
+}
+for _name, _fake in _SHAPES.items():
     torch.library.register_fake(f"knockout::{_name}", _fake, lib=_library)
 
 

@@ -1,4 +1,4 @@
-"""Values that are no tensor: sources of value rows, read where they lie, some at a time, and only those that are needed."""
+"""Values that are no tensor: sources of value rows, of which only those that carry weight are read, some at a time."""
 
 from knockout.rows.sources import RowSource
 

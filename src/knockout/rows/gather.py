@@ -42,9 +42,9 @@ def blend_rows(
     """Weighted sums (*batch, k, d) of the value rows of a source (n, d) that are the members of each slot.
 
     weight and member have shape (*batch, k, m), the leader first; a member of n is padding, and a slot of padding alone
-    gives 0. ``valid`` (*batch, 1) is False for rows whose result is NaN; nothing is read for them. With ``hard`` only the
-    leaders' value rows are read, and are the result; a slot whose first place is padding gives 0. The gradient of the
-    weights is the same; it reads the value rows once more, unless they were one block and are still in memory.
+    gives 0. ``valid`` (*batch, 1) is False for rows whose result is NaN; nothing is read for them. With ``hard`` only
+    the leaders' value rows are read, and are the result; a slot whose first place is padding gives 0. The gradient of
+    the weights is the same; it reads the value rows once more, unless they were one block and are still in memory.
 
     The result has the dtype of the value rows, and is on the device of the weights.
 
@@ -161,7 +161,7 @@ def _places(member: Tensor, valid: Tensor, n: int) -> _Places:
 
 
 def _blocks(reader: RowSource, places: _Places, device: torch.device, progress: Progress) -> Iterator[_Block]:
-    """Read the blocks one after the other; if there is nothing to read, a single empty one, for the sake of its dtype."""
+    """Read the blocks one after the other; if nothing is to be read, one empty block, for the sake of its dtype."""
     width = reader.shape[1]
     rows, total, dtype = places.rows.long().cpu().numpy(), len(places.rows), None
     size = max(1, BLOCK // max(1, width))
@@ -186,7 +186,7 @@ def _blocks(reader: RowSource, places: _Places, device: torch.device, progress: 
 
 
 def _by_block(places: _Places, size: int) -> Iterator[tuple[int, Tensor, Tensor]]:
-    """Split the places into blocks of ``size`` value rows: the block's first row, its places, and the row of each in it."""
+    """Split into blocks of ``size`` value rows: the first row of each, its places, and which of its rows these read."""
     place, which, rows = places
     if len(rows) <= size:
         yield 0, place, which

@@ -1,4 +1,4 @@
-"""Where value rows can be read from: NumPy arrays, safetensors files, Arrow data, Parquet files, anything with ``take``.
+"""Sources of value rows: NumPy arrays, safetensors files, Arrow data, Parquet files, anything with ``take``.
 
 Each kind has a reader here, a ``RowSource``. A library is imported only when one of its objects is passed.
 """

@@ -14,8 +14,8 @@ from knockout.torch_private import is_transforming
 def apply(function: type[Function], *args: Any) -> Any:
     """``function.apply``, without its signature binding when no transform is active.
 
-    ``Function.apply`` binds the arguments to their names on every call, for the sake of ``torch.func``: that takes longer
-    than a small selection.
+    ``Function.apply`` binds the arguments to their names on every call, for the sake of ``torch.func``: that takes
+    longer than a small selection.
     """
     if is_transforming() or torch.compiler.is_compiling():
         return function.apply(*args)

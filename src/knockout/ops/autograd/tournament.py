@@ -1,7 +1,7 @@
 """The differentiable tournament: scores to members, weights and blended scores of the slots.
 
-The first derivative is the backend's own operator. The second and higher ones are those of the reference, which autograd
-differentiates: the reference has the same results.
+The first derivative is the backend's own operator. The second and higher ones are those of the reference, which has the
+same results and is differentiated by autograd.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ class _Backward(Function):
 
 
 def _rearranged(d_weight: Tensor, member: Tensor, to: Tensor, n: int) -> Tensor:
-    """Gradients of the weights (*batch, k, m) of ``member``, in the order that the reference has for the same members."""
+    """Gradients of the weights (*batch, k, m) of ``member``, in the order of the same members in ``to``."""
     place = member.long().flatten(-2)
     by_candidate = d_weight.new_zeros(*place.shape[:-1], n + 1).scatter(-1, place, d_weight.flatten(-2))
     padded = torch.where(torch.arange(n + 1, device=place.device) < n, by_candidate, 0.0)

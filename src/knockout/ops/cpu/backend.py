@@ -22,8 +22,8 @@ try:
 except ImportError as error:
     _C = None
     _missing = (
-        f"the extension knockout.ops.cpu._C is not there ({error}). It is compiled when knockout is installed with a C++ "
-        "compiler, next to an installed PyTorch: pip install --no-build-isolation ."
+        f"the extension knockout.ops.cpu._C is missing ({error}). It is compiled when knockout is installed where "
+        "PyTorch and a C++ compiler are: pip install --no-build-isolation ."
     )
 
 

@@ -1,8 +1,8 @@
 """The weighted gather and its two derivatives, in plain PyTorch: what they compute is in ops/autograd/gather.py.
 
 All three run on ``embedding_bag``, which gathers, weighs and adds in one pass on every device: ten times faster than
-gather + multiply + sum, or than scatter_add, at n = 16384 (``python -m benchmarks gather``). Its own autograd is not used:
-it has no second derivative.
+gather + multiply + sum, or than scatter_add, at n = 16384 (``python -m benchmarks gather``). Its own autograd is not
+used: it has no second derivative.
 
 ``embedding_bag`` cannot skip a member, so padding is given a weight of 0 and a value row that the slot reads anyway.
 """

@@ -1,11 +1,11 @@
 """The tournament over scores: Algorithm 2 of the paper, in plain PyTorch.
 
-A round ranks the field, pairs the i-th best with the i-th worst, and goes on with the blended scores of the pairs. Scores
-alone decide, so the field holds scores only. When k are left, the rounds are walked backwards: a slot splits into the
-pair that met there, round by round, and its weight with it, until its members are the candidates themselves.
+A round ranks the field, pairs the i-th best with the i-th worst, and goes on with the blended scores of the pairs.
+Scores alone decide, so the field holds scores only. When k are left, the rounds are walked backwards: a slot splits
+into the pair that met there, round by round, and its weight with it, until its members are the candidates themselves.
 
-Every size is known from n and k: no step waits for a number from the device. Where k is a fraction, each row fills its own
-number of slots, k at most, and plays in the middle of a field that is equally wide for all rows.
+Every size is known from n and k: no step waits for a number from the device. Where k is a fraction, each row fills its
+own number of slots, k at most, and plays in the middle of a field that is equally wide for all rows.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from knockout.quota import Quota
 
 
 class Selected(NamedTuple):
-    """What a tournament gives: the members of every slot with their weights, the leader first, and a few numbers a slot.
+    """The result of a tournament: the members of every slot with their weights, the leader first, and more.
 
     No candidate is a member of two slots. A member that carries no weight is padding.
     """
