@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help install test test-slow lint format sanitize wheel peers reproduce arena bench examples pictures clean
+.PHONY: help install test test-slow lint format sanitize wheel smoke peers reproduce arena bench examples pictures clean
 
 help: ## list the commands
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -68,18 +68,33 @@ sanitize: $(READY) ## the kernels under the sanitizers of memory, undefined beha
 		assert "$(SANITIZED)/lib" in knockout._C.__file__, knockout._C.__file__; \
 		sys.exit(pytest.main(["-q", "tests/test_native.py"]))'
 
+# One abi3 wheel for all supported versions of Python and PyTorch.
+BUILD_WHEEL = rm -rf dist build/lib* build/bdist* build/temp* && \
+	KNOCKOUT_REQUIRE_NATIVE=1 $(BIN)/python -m pip wheel --quiet --no-build-isolation --no-deps --wheel-dir dist . && \
+	test -f dist/*-abi3-*.whl
+
 # The wheel is tested without src/: the suite finds the library in the environment made for it, or not at all.
 TRIED := build/wheel
 
 wheel: $(READY) ## one abi3 wheel in dist/, and the tests against it in an empty environment
-	rm -rf dist $(TRIED) build/lib* build/bdist* build/temp*
-	KNOCKOUT_REQUIRE_NATIVE=1 $(BIN)/python -m pip wheel --quiet --no-build-isolation --no-deps --wheel-dir dist .
-	test -f dist/*-abi3-*.whl
-	$(PYTHON) -m venv $(TRIED)
+	$(BUILD_WHEEL)
+	rm -rf $(TRIED) && $(PYTHON) -m venv $(TRIED)
 	$(TRIED)/bin/python -m pip install --quiet --constraint constraints.txt "$$(echo dist/*.whl)[dev]"
 	$(TRIED)/bin/python -c 'import sys, knockout; \
-		assert knockout.__file__.startswith(sys.prefix) and knockout.native.available(), knockout.__file__'
+		assert knockout.__file__.startswith(sys.prefix) and not knockout.backends.why_not("cpu"), knockout.__file__'
 	OMP_NUM_THREADS=1 $(TRIED)/bin/python -m pytest -q --numprocesses auto tests
+
+# The wheel where nothing can be compiled, then the checkout as most people install it.
+SMOKE := build/smoke
+
+smoke: $(READY) ## what a stranger meets: the wheel, and pip install ., each in an empty environment
+	$(BUILD_WHEEL)
+	rm -rf $(SMOKE) && $(PYTHON) -m venv $(SMOKE)
+	CC=false CXX=false $(SMOKE)/bin/python -m pip install --quiet --constraint constraints.txt dist/*.whl
+	cd $(SMOKE) && bin/python $(CURDIR)/.ci/smoke.py $(CURDIR)/README.md with-kernels
+	$(SMOKE)/bin/python -m pip uninstall --quiet --yes knockout-topk
+	$(SMOKE)/bin/python -m pip install --quiet --constraint constraints.txt .
+	cd $(SMOKE) && bin/python $(CURDIR)/.ci/smoke.py $(CURDIR)/README.md without-kernels
 
 # In an environment of its own: they bring JAX with them.
 PEERS := build/peers

@@ -1,0 +1,33 @@
+"""Try an installed knockout as a stranger would: the README's first example, and what ``knockout info`` says.
+
+Run with the Python of the environment that it was installed in, outside of the checkout:
+``python smoke.py README.md with-kernels`` or ``... without-kernels``.
+"""
+
+import re
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+readme, expected = Path(sys.argv[1]), sys.argv[2]
+
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    import knockout
+
+    assert knockout.__file__.startswith(sys.prefix), f"not the installed one: {knockout.__file__}"
+    example = re.search(r"```python\n(.*?)```", readme.read_text(), re.DOTALL)
+    assert example, "the README has no example"
+    exec(example[1], {})
+
+has_kernels = not knockout.backends.why_not("cpu")
+assert has_kernels == (expected == "with-kernels"), f"{expected}, but why_not says: {knockout.backends.why_not('cpu')!r}"
+told = [str(each.message) for each in caught if "pip install" in str(each.message)]
+assert len(told) == (0 if has_kernels else 1), f"one warning if the kernels are missing, else none; got {told}"
+
+info = subprocess.run([Path(sys.executable).with_name("knockout"), "info"], capture_output=True, text=True, check=True)
+assert "cpu" in info.stdout, info.stdout
+for part in ("knockout.eval", "evals", "benchmarks", "harness"):
+    assert not (Path(knockout.__file__).parent / part).exists()
+print(info.stdout, f"{expected}: works", sep="\n")
