@@ -1,4 +1,4 @@
-"""The operator: ``select`` makes the plan, ``topk`` applies it."""
+"""The operator: ``select`` makes a plan from scores, ``topk`` also applies it to values."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Order = Literal["score", "position"]
 
 
 class TopKResult(NamedTuple):
-    """The k selected, as ``knockout.topk`` returns them."""
+    """What ``knockout.topk`` returns: the k selected."""
 
     values: Tensor  # (..., k, d)
     scores: Tensor  # (..., k)
@@ -62,20 +62,20 @@ def topk(
 
     Args:
         values: (..., n, d), any floating dtype; its batch dimensions broadcast with those of scores. Or a source of
-            rows (n, d), of which only those are read that carry weight: see ``Selection.apply``.
-        scores: (..., n), a score per candidate. NaN or +inf: every output of that row is NaN. Or chunks of them, an
-            iterable of tensors (..., n_i) that are taken one after the other and put together; gradients reach each.
-        k: how many to select, 1 <= k <= n. Or a fraction between 0 and 1: that share, rounded up, of the candidates
-            that take part in each row, whatever padding is around them. The result has slots for that share of all n;
-            those that are not a row's own are empty.
+            rows (n, d), of which only those that carry weight are read: see ``Selection.apply``.
+        scores: (..., n), a score per candidate. If one is NaN or +inf, every output of that row is NaN. Or chunks of
+            scores, an iterable of tensors (..., n_i) that are joined in their order; gradients reach each chunk.
+        k: how many to select, 1 <= k <= n. Or a fraction between 0 and 1 of the active candidates of each row, rounded
+            up. The result has slots for that fraction of all n; those that a row does not fill are empty.
         boost: how decisively the better of a pair wins: a number c means ``boost.Relative(c)``. Low is soft and learns
             from many candidates, high is close to a hard selection. To train, begin with 1 or less, and let it rise
             (``knockout.nn.Sharpen``): at 4 a scorer that starts badly may not learn.
-        mask: (..., n) bool, False for candidates that take no part, as if they had been deleted. A score of -inf means
-            the same; a large negative one, -1e9 say, does not: it takes part, and sets the scale.
-        order: of the slots: "score", or "position", by the index of the leader, for sequences.
-        hard: straight-through: the leaders' rows and scores untouched in the forward pass, the soft gradients. Leaders
-            are those that win all their pairs: the true top k, unless the selection is so soft that blends overtake.
+        mask: (..., n) bool, False for inactive candidates: the result is that without them. A score of -inf means the
+            same. A large negative score, such as -1e9, does not: that candidate is active, and sets the scale.
+        order: how slots are ordered: by "score", or by "position", the index of the leader, for sequences.
+        hard: straight-through: the leaders' values and scores unchanged in the forward pass, the soft gradients in the
+            backward pass. Leaders win all their pairs: they are the true top k, unless the selection is so soft that a
+            blend overtakes a better candidate.
     """
     if not isinstance(scores, Tensor):
         scores = join_scores(scores)
@@ -98,7 +98,7 @@ def select(
     order: Order = "score",
     hard: bool = False,
 ) -> Selection:
-    """The plan alone: who goes to which slot with which weight, to be applied to any number of payloads.
+    """Make the plan alone: which candidates go to which slot, with which weight; apply it to any number of payloads.
 
     The hard twin is ``torch.topk(scores, k).indices``:
 

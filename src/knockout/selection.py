@@ -76,8 +76,8 @@ class Selection:
         """Blend values (..., n, d) into (..., k, d), in their own dtype; batch dimensions broadcast.
 
         The hard twin is ``values.gather(-2, indices)``. Values may have batch dimensions that the scores have not; only
-        the result gets them. Rows without weight are not read: NaN in padding does no harm. (A method that weighs every
-        candidate in every slot, as ``methods.iterative``, reads all rows but those that its ``mask`` leaves out.)
+        the result gets them. Values without weight are not read: NaN in padding does no harm. (A method that weighs
+        every candidate in every slot, such as ``methods.iterative``, reads the values of all active candidates.)
 
         Values that do not fit in memory: instead of a tensor pass a source of rows (n, d), one for the whole batch.
         That is a NumPy array or memmap, ``get_slice(name)`` of a safetensors file, Arrow data, a
@@ -109,17 +109,17 @@ class Selection:
     def weights(self) -> Tensor:
         """Dense weights (..., k, n): ``weights() @ values`` is ``apply(values)``. Rows sum to 1, of empty slots to 0.
 
-        (Those of ``methods`` that scale rows, by the shares of a mask or by gates, to that scale.)
+        (With ``methods`` that scale values, by a soft mask or by gates, they sum to that scale.)
 
-        For looking at a selection; ``apply`` needs far less memory. Of a straight-through selection, they are one-hot
-        and have the gradient of the soft weights.
+        For inspecting a selection; ``apply`` needs far less memory. The weights of a straight-through selection are
+        one-hot, with the gradient of the soft weights.
         """
         return self._plan.weights().to(self.dtype)
 
     def mass(self) -> Tensor:
         """Soft k-hot mask (..., n): how much of each candidate was passed on; sums to the number of filled slots.
 
-        Of ``methods`` that give a mask by themselves it is that mask, with the shares of those who are not passed on.
+        For ``methods`` that compute a soft mask themselves it is that mask, including candidates not passed on.
         """
         return self._plan.mass().to(self.dtype)
 
@@ -135,8 +135,8 @@ class Selection:
     def perplexity(self) -> Tensor:
         """Effective number of candidates in each slot (..., k): exp of the entropy of its weights; 0 in an empty slot.
 
-        Differentiable: a penalty on its logarithm sharpens a selection, a reward softens it. Of a straight-through
-        selection, support and perplexity are those of the soft blend whose gradients it has.
+        Differentiable: a penalty on its logarithm sharpens a selection, a reward softens it. For a straight-through
+        selection, support and perplexity are those of the soft selection whose gradients it has.
         """
         entropy = self._plan.entropy()
         return invalidate(torch.where(self.mask, torch.exp(entropy), 0.0), self._plan.valid).to(self.dtype)

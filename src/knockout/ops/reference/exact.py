@@ -1,9 +1,9 @@
-"""Sums, roots and exponentials whose bits do not depend on who computes them, in which order, or how many at a time.
+"""Sums, roots and exponentials with the same bits on every backend, in whatever order they are computed.
 
 Blended scores are ranked again in the next round, so a difference in the last bit can put two slots in another order.
 Everything that goes into a blended score is therefore made of + - * / alone, which IEEE 754 defines to the last bit.
-(A library's square root need not be: that of torch on the CPU is, now and then, one bit off.) What is missing for the
-tournament is here. The native kernels have the same steps in csrc/exact.h.
+(A library's square root need not be: that of torch on the CPU is sometimes one bit off.) This module has what the
+tournament needs beyond that. The C++ kernels take the same steps in ops/cpu/csrc/exact.h.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from torch.autograd import Function
 
 
 def exact_sum(x: Tensor, count: Tensor) -> Tensor:
-    """Sum (..., 1) over the last dimension, in float64: the same bits in whatever order it is added up.
+    """Sum (..., 1) over the last dimension, in float64, with the same bits in every order of addition.
 
-    At most ``count`` (..., 1) of the terms are not 0: with as many zeros as you like, the bits are the same.
-    The terms are rounded to multiples of a power of two that is coarse enough for every sum of them to be exact. What
-    that rounds off is added up in the same way, on a grid as much finer: relative error about n^2 2^-95, and 2^-53.
+    At most ``count`` (..., 1) of the terms are not 0; the number of zeros does not change the bits either. The terms
+    are rounded to multiples of a power of two that is so coarse that every sum of them is exact. What rounding leaves
+    is added up in the same way, on a finer grid: relative error about n^2 2^-95, and 2^-53.
     """
     if x.device.type == "mps":  # it has no float64
         return x.sum(dim=-1, keepdim=True)

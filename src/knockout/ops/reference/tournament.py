@@ -65,7 +65,7 @@ def rounds_of(n: int, k: int) -> int:
     return Quota(k).rounds(n)
 
 
-# Who meets whom, for fractions and experiments: the ranks 0, ..., size - 1 in another order, (..., size), in which the
+# How entries are paired, for fractions and experiments: the ranks 0, ..., size - 1 in another order, (..., size), in which the
 # i-th from the front meets the i-th from the back and is the better one. None: the order of the ranks itself.
 Pairing = Callable[[int], Tensor]
 
