@@ -11,6 +11,7 @@ from torch import Tensor
 from knockout.boost import Base, Boost, Fixed, Power, Relative
 
 ALPHAS = (1.0, 1.5, 2.0)
+_ALPHA_INDEX = {alpha: index for index, alpha in enumerate(ALPHAS)}
 RELATIVE, FIXED, POWER = range(3)
 KINDS = {Relative: RELATIVE, Fixed: FIXED, Base: FIXED, Power: POWER}
 
@@ -26,7 +27,7 @@ class BoostCode(NamedTuple):
 
 def encode(boost: Boost) -> BoostCode:
     """The code of a boost whose c, if it has one, is a number."""
-    kind, alpha = KINDS[type(boost)], ALPHAS.index(boost.alpha)
+    kind, alpha = KINDS[type(boost)], _ALPHA_INDEX[boost.alpha]
     if isinstance(boost, Relative):
         return BoostCode(kind, alpha, float(boost.c), boost.unit)
     if isinstance(boost, Fixed):

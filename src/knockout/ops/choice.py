@@ -18,7 +18,7 @@ from knockout.ops.reference.backend import Reference
 
 BACKENDS: dict[str, Backend] = {backend.name: backend for backend in (Reference(), CPU())}
 NAMES = tuple(BACKENDS)
-_BEST_FIRST = tuple(reversed(BACKENDS.values()))
+_BEST_FIRST = tuple(reversed(BACKENDS.items()))
 _CHOICES = ("auto", *NAMES)
 _OLD_NAMES = {"native": "cpu"}
 
@@ -48,12 +48,12 @@ def choose(scores: Tensor, boost: Boost | None = None) -> str:
         if reason := BACKENDS[_forced].refuses(scores, boost):
             raise RuntimeError(f"the {_forced} backend is forced, but cannot be used: {reason}")
         return _forced
-    for backend in _BEST_FIRST:
+    for name, backend in _BEST_FIRST:
         if not backend.refuses(scores, boost):
             break
-    if backend.name == "reference" and scores.is_cpu and not _warned:
+    if name == "reference" and scores.is_cpu and not _warned:
         _warn()
-    return backend.name
+    return name
 
 
 def _warn() -> None:

@@ -14,6 +14,9 @@ from knockout.torch_private import is_transforming
 def apply(function: type[Function], *args: Any) -> Any:
     """``function.apply``, without its signature binding when no transform is active.
 
+    A function's ``internal_outputs``, the last so many, are only there for ``setup_context`` to save, as torch.func
+    wants it: they may be missing from the result.
+
     ``Function.apply`` binds the arguments to their names on every call, for the sake of ``torch.func``: that takes
     longer than a small selection.
     """
@@ -32,13 +35,14 @@ _COMBINED: dict[type[Function], type[Function]] = {}
 def _combined(function: type[Function]) -> type[Function]:
     """The same function with ``forward`` and ``setup_context`` in one, which autograd calls directly."""
     if function not in _COMBINED:
+        internal = getattr(function, "internal_outputs", 0)
 
         class Combined(Function):
             @staticmethod
             def forward(ctx: Any, *args: Any) -> Any:
                 out = function.forward(*args)
                 function.setup_context(ctx, args, out)
-                return out
+                return out[:-internal] if internal else out
 
             backward = function.backward
 

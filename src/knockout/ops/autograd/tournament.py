@@ -37,16 +37,14 @@ def tournament(
     # Fixed shapes, as long as any row could need: for tracing, and for tensor subclasses, which may be traced.
     fixed = torch.compiler.is_compiling() or type(scores) not in (Tensor, torch.nn.Parameter)
     boost, c_tensor = detach_c(boost)
-    settings = _Settings(backend, quota, encode(boost), by_position, save, fixed)
-    *selected, _ = apply(_Tournament, scores, mask, c_tensor, settings)
-    return Selected(*selected)
+    settings = _Settings(backend, (*quota, *encode(boost), by_position), save, fixed)
+    out = apply(_Tournament, scores, mask, c_tensor, settings)
+    return Selected(*out[:6])
 
 
 class _Settings(NamedTuple):
     backend: str
-    quota: Quota
-    boost: BoostCode
-    by_position: bool
+    numbers: tuple[int, int, int, int, float, float, bool]  # a Quota, a BoostCode, by_position
     save: bool
     fixed: bool
 
@@ -54,10 +52,12 @@ class _Settings(NamedTuple):
 class _Tournament(Function):
     """Scores to the fields of ``Selected``, and what the backend saves for its backward pass."""
 
+    internal_outputs = 1
+
     @staticmethod
     def forward(scores: Tensor, mask: Tensor | None, c_tensor: Tensor | None, settings: _Settings) -> Any:
-        backend, quota, boost, by_position, save, fixed = settings
-        return BACKENDS[backend].tournament(scores, mask, c_tensor, *quota, *boost, by_position, save, fixed)
+        backend, numbers, save, fixed = settings
+        return BACKENDS[backend].tournament(scores, mask, c_tensor, *numbers, save, fixed)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -93,9 +93,10 @@ class _Backward(Function):
         saved: Tensor,
         settings: _Settings,
     ) -> Tensor:
-        numbers = (*settings.quota, *settings.boost, settings.by_position)
-        backward = BACKENDS[settings.backend].tournament_backward
-        return backward(d_weight, d_score, scores, mask, c_tensor, member, saved, *numbers)
+        backend, numbers, _, _ = settings
+        return BACKENDS[backend].tournament_backward(
+            d_weight, d_score, scores, mask, c_tensor, member, saved, *numbers
+        )
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -105,15 +106,15 @@ class _Backward(Function):
     @staticmethod
     def backward(ctx: Any, up: Tensor) -> tuple[Tensor | None, ...]:
         d_weight, d_score, scores, mask, c_tensor, member = ctx.saved_tensors
-        settings: _Settings = ctx.settings
-        boost = decode(settings.boost, c_tensor)
+        k, numerator, *code, by_position = ctx.settings.numbers
+        quota, boost = Quota(k, numerator), decode(BoostCode(*code), c_tensor)
         again = torch.is_grad_enabled()
         with torch.enable_grad():
             d_weight, d_score, scores = (
                 x if x is None or (again and x.requires_grad) else x.detach().requires_grad_()
                 for x in (d_weight, d_score, scores)
             )
-            played = reference(candidates(scores, mask), settings.quota, boost, settings.by_position)
+            played = reference(candidates(scores, mask), quota, boost, by_position)
             outputs, gradients = [], []
             if d_weight is not None:
                 outputs.append(played.weight)

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.compiler import is_compiling
 
 from knockout.boost import Boost
 from knockout.ops import schema
@@ -49,11 +50,9 @@ class CPU(Backend):
             return f"it takes CPU tensors; got scores on {scores.device}"
         if scores.shape[-1] >= MOST:
             return f"it takes less than 2**30 candidates; got n = {scores.shape[-1]}"
-        if boost is None:
-            return ""
-        if type(boost) not in KINDS:
+        if boost is not None and type(boost) not in KINDS:
             return f"it takes the boosts of knockout.boost; got {boost!r}"
-        if is_transforming() and not torch.compiler.is_compiling() and differentiation_levels() > 1:
+        if boost is not None and is_transforming() and not is_compiling() and differentiation_levels() > 1:
             return "torch.func differentiates more than once here, and second derivatives are the reference's"
         return ""
 

@@ -65,8 +65,8 @@ def rounds_of(n: int, k: int) -> int:
     return Quota(k).rounds(n)
 
 
-# How entries are paired, for fractions and experiments: the ranks 0, ..., size - 1 in another order, (..., size), in which the
-# i-th from the front meets the i-th from the back and is the better one. None: the order of the ranks itself.
+# How entries are paired, for fractions and experiments: the ranks 0, ..., size - 1 in another order, (..., size), in
+# which the i-th from the front meets the i-th from the back and is the better one. None: the order of the ranks itself.
 Pairing = Callable[[int], Tensor]
 
 
