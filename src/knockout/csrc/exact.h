@@ -83,7 +83,7 @@ struct Boost {
   Boost(int64_t kind_, int64_t alpha_, double c_, double unit)
       : kind(Kind(kind_)),
         alpha(Alpha(alpha_)),
-        c(T(std::min(kind_ == 2 ? std::log(c_) : c_, double(std::numeric_limits<T>::max())))),
+        c(T(std::min(c_, double(std::numeric_limits<T>::max())))),
         start(converted(2.0 * std::max(unit, double(std::numeric_limits<T>::min())))) {}
 
   static T converted(double x) {

@@ -167,7 +167,7 @@ Boost<T> boost_of(const std::optional<Tensor>& sharpness, int64_t kind, int64_t 
   return Boost<T>(kind, alpha, c, unit);
 }
 
-using Selected = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>;
+using Selected = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>;
 
 // Everything that has no use for a fixed shape is as long as the longest row needs; `fixed` makes it as long as any row
 // could need, for who must know shapes beforehand.
@@ -193,7 +193,7 @@ Selected tournament_of(const Tensor& scores, const std::optional<Tensor>& mask, 
     }
   });
 
-  int64_t places = fixed ? shape.places() : 1, length = save && fixed ? Room::for_all(shape).bound(sizeof(T) / 4) : 0;
+  int64_t places = fixed ? shape.places() : 1, length = save && fixed ? Room::for_all(shape).length<T>() : 0;
   for (const Outcome<T>& outcome : outcomes) {
     if (!fixed) places = std::max(places, outcome.most());
     if (save) length = std::max(length, static_cast<int64_t>(outcome.ledger.size()));
@@ -215,9 +215,7 @@ Selected tournament_of(const Tensor& scores, const std::optional<Tensor>& mask, 
                 outcome.sound ? T(0) : std::numeric_limits<T>::quiet_NaN());
     }
   });
-  Tensor valid = empty(call.with({1}), ScalarType::Bool);
-  for (int64_t row = 0; row < call.rows; ++row) data<bool>(valid)[row] = outcomes[row].sound;
-  if (length == 0) return {member, weight, score, leader, filled, valid, ledger};
+  if (length == 0) return {member, weight, score, leader, filled, ledger};
   int32_t* const ledgers = data<int32_t>(ledger);
   Everybody()(call.rows, std::max<int64_t>(1, (1 << 14) / length), [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
@@ -225,7 +223,7 @@ Selected tournament_of(const Tensor& scores, const std::optional<Tensor>& mask, 
       std::fill(std::copy(mine.begin(), mine.end(), ledgers + row * length), ledgers + (row + 1) * length, 0);
     }
   });
-  return {member, weight, score, leader, filled, valid, ledger};
+  return {member, weight, score, leader, filled, ledger};
 }
 
 Selected tournament(Tensor scores, std::optional<Tensor> mask, std::optional<Tensor> sharpness, int64_t k,
@@ -267,8 +265,8 @@ Tensor tournament_backward_of(const std::optional<Tensor>& d_weight, const std::
 
 Tensor tournament_backward(std::optional<Tensor> d_weight, std::optional<Tensor> d_score, Tensor scores,
                            std::optional<Tensor> mask, std::optional<Tensor> sharpness, Tensor member, Tensor ledger,
-                           int64_t k, int64_t parts, int64_t kind, int64_t alpha, double c, double unit, bool) {
-  const Call call(scores, k, parts);
+                           int64_t k, int64_t kind, int64_t alpha, double c, double unit) {
+  const Call call(scores, k);
   if (d_weight) d_weight = dense(*d_weight);
   if (d_score) d_score = dense(*d_score);
   member = dense(member), ledger = dense(ledger);
@@ -301,6 +299,12 @@ class Bracket {
   void each(int64_t slot, int64_t n, const Use& use) const {
     if (long_) return wide_ ? walk<C, int64_t, double>(slot, n, use) : walk<C, int64_t, float>(slot, n, use);
     return wide_ ? walk<C, int32_t, double>(slot, n, use) : walk<C, int32_t, float>(slot, n, use);
+  }
+
+  bool spoiled(int64_t slot) const {
+    const int64_t i = slot * places;
+    return wide_ ? data<double>(*weight_)[i] != data<double>(*weight_)[i]
+                 : data<float>(*weight_)[i] != data<float>(*weight_)[i];
   }
 
   Sizes sizes, batch;
@@ -376,7 +380,7 @@ class Batch {
 };
 
 template <class V>
-Tensor blend_of(const Tensor& values, const Bracket& bracket, const bool* valid, bool hard) {
+Tensor blend_of(const Tensor& values, const Bracket& bracket, bool hard) {
   const int64_t dims = values.dim(), n = values.size(dims - 2), d = values.size(dims - 1),
                 stride = values.stride(dims - 2);
   Tensor out = empty(shape_like(bracket, {bracket.k, d}), values.scalar_type());
@@ -394,10 +398,10 @@ Tensor blend_of(const Tensor& values, const Bracket& bracket, const bool* valid,
       for (int64_t i = 0; i < count; ++i) {
         V* const mine = result + (first + i) * d;
         const auto members = batch.members(i);
-        if (valid && !valid[(first + i) / bracket.k]) {
+        if (members.count == 0) {
+          std::fill_n(mine, d, bracket.spoiled(first + i) ? nan : V(0));
+        } else if (members.weight[0] != members.weight[0]) {
           std::fill_n(mine, d, nan);
-        } else if (members.count == 0) {
-          std::fill_n(mine, d, V(0));
         } else if (hard) {
           std::copy_n(source + members.place[0], d, mine);
         } else {
@@ -409,12 +413,10 @@ Tensor blend_of(const Tensor& values, const Bracket& bracket, const bool* valid,
   return out;
 }
 
-Tensor blend(Tensor values, Tensor weight, Tensor member, std::optional<Tensor> valid, bool hard) {
+Tensor blend(Tensor values, Tensor weight, Tensor member, bool hard) {
   values = with_rows(values);
-  if (valid) valid = dense(*valid);
-  const bool* const flags = valid ? data<bool>(*valid) : nullptr;
   const Bracket bracket(weight, member);
-  return by_dtype(values, "values", [&](auto v) { return blend_of<decltype(v)>(values, bracket, flags, hard); });
+  return by_dtype(values, "values", [&](auto v) { return blend_of<decltype(v)>(values, bracket, hard); });
 }
 
 // Each batch entry has values of its own: every row of the gradient is written once.
@@ -525,6 +527,19 @@ Tensor match(Tensor grad, Tensor values, Tensor member, bool wide) {
 
 }  // namespace
 
+STABLE_TORCH_LIBRARY(knockout, m) {
+  m.def(
+      "tournament(Tensor scores, Tensor? mask, Tensor? sharpness, SymInt k, int parts, int kind, int alpha, float c, "
+      "float unit, bool by_position, bool save, bool fixed)"
+      " -> (Tensor member, Tensor weight, Tensor score, Tensor leader, Tensor filled, Tensor ledger)");
+  m.def(
+      "tournament_backward(Tensor? d_weight, Tensor? d_score, Tensor scores, Tensor? mask, Tensor? sharpness, "
+      "Tensor member, Tensor ledger, SymInt k, int kind, int alpha, float c, float unit) -> Tensor");
+  m.def("blend(Tensor values, Tensor weight, Tensor member, bool hard) -> Tensor");
+  m.def("spread(Tensor grad, Tensor weight, Tensor member, SymInt[] shape) -> Tensor");
+  m.def("match(Tensor grad, Tensor values, Tensor member, bool wide) -> Tensor");
+}
+
 STABLE_TORCH_LIBRARY_IMPL(knockout, CPU, m) {
   m.impl("tournament", TORCH_BOX(&tournament));
   m.impl("tournament_backward", TORCH_BOX(&tournament_backward));
@@ -538,13 +553,6 @@ STABLE_TORCH_LIBRARY_IMPL(knockout, CPU, m) {
 // Importable, so that Python finds the library by its module name; all it does is to be loaded.
 #include <Python.h>
 extern "C" PyMODINIT_FUNC PyInit__C() {
-  static PyMethodDef methods[] = {{"saved_length",
-                                   [](PyObject*, PyObject* arg) -> PyObject* {
-                                     const long wide = PyLong_AsLong(arg) / 4;
-                                     return Py_BuildValue("(lll)", 6 + 6 * 31 + 1 + 31 * wide, -1 - 3 * wide, 3 + 3 * wide);
-                                   },
-                                   METH_O, nullptr},
-                                  {nullptr, nullptr, 0, nullptr}};
-  static PyModuleDef module = {PyModuleDef_HEAD_INIT, "_C", nullptr, -1, methods, nullptr, nullptr, nullptr, nullptr};
+  static PyModuleDef module = {PyModuleDef_HEAD_INIT, "_C", nullptr, -1, nullptr, nullptr, nullptr, nullptr, nullptr};
   return PyModule_Create(&module);
 }

@@ -59,7 +59,6 @@ struct Room {
   static Room for_all(const Shape& shape) { return {shape.k, shape.n, shape.n - shape.k}; }
 
   int64_t integers() const { return (6 + 6 * kMostRounds + k + ordered + 2 * nodes + 1) / 2 * 2; }
-  int64_t bound(int64_t wide) const { return 6 + 6 * 31 + 1 + 31 * wide + (-1 - 3 * wide) * k + (3 + 3 * wide) * ordered; }
   template <class T>
   int64_t length() const {
     return integers() + (kMostRounds + 3 * nodes) * static_cast<int64_t>(sizeof(T) / sizeof(int32_t));
