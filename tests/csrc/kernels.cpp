@@ -14,8 +14,8 @@
 #include <thread>
 #include <vector>
 
-#include "../../src/knockout/csrc/gather.h"
-#include "../../src/knockout/csrc/row.h"
+#include "../../src/knockout/ops/cpu/csrc/gather.h"
+#include "../../src/knockout/ops/cpu/csrc/row.h"
 
 using namespace knockout;
 
