@@ -1,79 +1,61 @@
-// The candidates of one row, dealt into buckets by score: the buckets are in order, and what is inside one is sorted
-// when somebody asks for it.
+// The field: the entries still in play before a round.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
-#include <vector>
 
-#include "deal.h"
+#include "entry.h"
 #include "sort.h"
 
 namespace knockout {
 
-// Ranks, best first.
-struct Span {
-  int64_t begin, end;
-};
-
+// Best first. The first `sorted` entries are in order; the others are worse than these, in any order. Most of the
+// others lose a decided pair, and then their order among themselves does not matter.
 template <class T>
-class Field {
- public:
-  // Count `count` candidates into buckets; `entries` has room for them.
-  template <class Team>
-  Field(Entry<T>* entries, const Candidates<T>& candidates, int64_t count, T low, T high, const Leaders& leaders,
-        const Team& team)
-      : entries_(entries),
-        leaders_(leaders),
-        buckets_(buckets_for(count)),
-        start_(buckets_ + 1),
-        deal_(candidates, count, low, high, team.width()) {
-    most_ = deal_.count(start_.get(), team);
+struct Field {
+  Entry<T>* entry;
+  int64_t size, sorted;
+  Leaders leaders;
+
+  template <class Threads>
+  void sort(const Threads& threads) {
+    sort_entries(entry + sorted, size - sorted, leaders, threads);
+    sorted = size;
   }
 
-  int64_t buckets() const { return buckets_; }
-  const int32_t* start() const { return start_.get(); }
-
-  // The bucket that holds a rank.
-  int64_t bucket_of(int64_t rank) const {
-    const int32_t* start = start_.get();
-    for (int64_t size = buckets_; size > 1;) {  // without branches
-      const int64_t half = size / 2;
-      start += start[half] <= rank ? half : 0;
-      size -= half;
+  // Reduce the field to its first `new_size` entries, where those from `first_blend` on are new blends, never better
+  // than the entries before them. Blends of distant pairs come nearly in order, so the first of them are sorted here,
+  // by moving each a few ranks, as far as that suffices.
+  void reduce(int64_t first_blend, int64_t new_size) {
+    constexpr int64_t max_moves = 8;
+    size = new_size;
+    if (first_blend == new_size) {
+      sorted = new_size;
+      return;
     }
-    return start - start_.get();
-  }
-
-  // All candidates, sorted, to the entries.
-  template <class Team>
-  void sort(const Team& team) const {
-    deal_.place(entries_, nullptr, team);
-    sort_buckets(entries_, start_.get(), buckets_, most_, leaders_, team);
-  }
-
-  // Those of some ranks, sorted, to their places among the entries; what is around them is not defined.
-  template <class Team>
-  void sort(const std::vector<Span>& spans, const Team& team) const {
-    const Buffer<uint8_t> wanted(buckets_);
-    std::fill_n(wanted.get(), buckets_, uint8_t{0});
-    for (const Span& span : spans) {
-      std::fill(wanted.get() + bucket_of(span.begin), wanted.get() + bucket_of(span.end - 1) + 1, uint8_t{1});
+    int64_t at = first_blend + 1;
+    for (; at < new_size; ++at) {
+      const Entry<T> moving = entry[at];
+      if (entry[at - 1].score > moving.score) continue;
+      int64_t to = at;
+      while (to > first_blend && at - to <= max_moves && is_better(moving, entry[to - 1], leaders)) --to;
+      if (at - to > max_moves) break;
+      std::copy_backward(entry + to, entry + at, entry + at + 1);
+      entry[to] = moving;
     }
-    deal_.place(entries_, wanted.get(), team);
-    for (int64_t begin = 0, end = 0; begin < buckets_; begin = end + 1) {
-      while (begin < buckets_ && !wanted[begin]) ++begin;
-      for (end = begin; end < buckets_ && wanted[end];) ++end;
-      if (begin < end) sort_buckets(entries_, start_.get() + begin, end - begin, most_, leaders_, team);
+    if (at < new_size) {
+      T best = entry[at].score;
+      for (int64_t i = at; i < new_size; ++i) best = std::max(best, entry[i].score);
+      while (at > first_blend && entry[at - 1].score <= best) --at;
     }
+    sorted = at;
   }
 
- private:
-  Entry<T>* entries_;
-  Leaders leaders_;
-  int64_t buckets_, most_ = 0;
-  Buffer<int32_t> start_;
-  Deal<T, Candidates<T>> deal_;
+  T worst_score() const {
+    T worst = entry[size - 1].score;
+    for (int64_t i = sorted; i < size; ++i) worst = std::min(worst, entry[i].score);
+    return worst;
+  }
 };
 
 }  // namespace knockout

@@ -1,0 +1,36 @@
+// Registration of the operators with PyTorch, and the Python module knockout._C.
+#include <Python.h>
+
+#include "ops.h"
+#include "saved_rounds.h"
+
+namespace knockout {
+
+STABLE_TORCH_LIBRARY(knockout, m) {
+  m.def(
+      "tournament(Tensor scores, Tensor? mask, Tensor? sharpness, SymInt k, int numerator, int kind, int alpha, "
+      "float c, float unit, bool by_position, bool save, bool fixed)"
+      " -> (Tensor member, Tensor weight, Tensor score, Tensor leader, Tensor filled, Tensor saved)");
+  m.def(
+      "tournament_backward(Tensor? d_weight, Tensor? d_score, Tensor scores, Tensor? mask, Tensor? sharpness, "
+      "Tensor member, Tensor saved, SymInt k, int kind, int alpha, float c, float unit) -> Tensor");
+  m.def("blend(Tensor values, Tensor weight, Tensor member, bool hard) -> Tensor");
+  m.def("spread(Tensor grad, Tensor weight, Tensor member, SymInt[] shape) -> Tensor");
+  m.def("match(Tensor grad, Tensor values, Tensor member, bool float64) -> Tensor");
+}
+
+STABLE_TORCH_LIBRARY_IMPL(knockout, CPU, m) {
+  m.impl("tournament", TORCH_BOX(&tournament));
+  m.impl("tournament_backward", TORCH_BOX(&tournament_backward));
+  m.impl("blend", TORCH_BOX(&blend));
+  m.impl("spread", TORCH_BOX(&spread));
+  m.impl("match", TORCH_BOX(&match));
+}
+
+}  // namespace knockout
+
+// Importing the module loads the library, which registers the operators.
+extern "C" PyMODINIT_FUNC PyInit__C() {
+  static PyModuleDef module = {PyModuleDef_HEAD_INIT, "_C", nullptr, -1, nullptr, nullptr, nullptr, nullptr, nullptr};
+  return PyModule_Create(&module);
+}
