@@ -34,7 +34,7 @@ BACKENDS = ("auto", "native", "reference")
 MOST = 2**30  # candidates; the kernels count in 32 bits
 
 try:
-    from knockout import _C  # type: ignore[attr-defined]  # noqa: F401
+    from knockout import _C  # type: ignore[attr-defined]
 
     _missing = ""
 except ImportError as error:
@@ -152,10 +152,9 @@ def _tournament(
 ) -> tuple[Tensor, ...]:
     *batch, n = scores.shape
     number = computing_dtype(scores.dtype)
-    rounds, nodes = 31, n - k  # at most
+    base, per_slot, per_candidate = _C.saved_length(number.itemsize)
     # The members of a slot, and what is kept for the backward pass: as long as any row could need, or as this one does.
-    integers = (6 + 6 * rounds + k + n + 2 * nodes + 1) // 2 * 2
-    most = (2 ** Quota(k, parts).rounds(n), integers + (rounds + 3 * nodes) * number.itemsize // 4)
+    most = (2 ** Quota(k, parts).rounds(n), base + per_slot * k + per_candidate * n)
     lengths: list[Any] = [0, 0]
     for i in range(2 if save else 1):
         lengths[i] = most[i] if fixed else torch.library.get_ctx().new_dynamic_size()

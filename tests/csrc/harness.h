@@ -102,6 +102,8 @@ Result<T> run(const std::vector<T>& scores, const std::vector<uint8_t>& mask, co
   Workspace<T> work(shape);
   RowResult<T> result;
   Result<T> out = forward(work, true, result);
+  check(static_cast<int64_t>(result.saved.size()) <= saved_length<T>().of(shape.n, shape.k),
+        "length of the saved rounds, n = " + std::to_string(shape.n) + ", k = " + std::to_string(shape.k));
   if (shape.n <= kLong) {
     // The same without saved rounds, also in memory that the row before has used.
     Workspace<T> other_work(shape);

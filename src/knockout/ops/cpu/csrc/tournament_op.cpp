@@ -121,7 +121,7 @@ TournamentResult tournament_of(const Tensor& scores, const std::optional<Tensor>
   });
 
   int64_t max_members = fixed ? shape.row.max_members() : 1;
-  int64_t length = save && fixed ? SavedLayout::largest(n, k).template length<T>() : 0;
+  int64_t length = save && fixed ? saved_length<T>().of(n, k) : 0;
   for (const RowResult<T>& result : results) {
     if (!fixed) max_members = std::max(max_members, result.most_members());
     if (save) length = std::max(length, static_cast<int64_t>(result.saved.size()));
