@@ -10,7 +10,7 @@ READY := $(VENV)/.ready
 help: ## list the commands
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
-KERNELS := setup.py $(wildcard src/knockout/csrc/*)
+KERNELS := setup.py $(wildcard src/knockout/ops/cpu/csrc/*)
 
 # The kernels are compiled against the torch that is installed: first torch, then, without isolation, the rest.
 $(READY): pyproject.toml constraints.txt $(KERNELS)
@@ -35,7 +35,7 @@ test-slow: $(READY) ## the whole published grid, and all tests in plain PyTorch
 	$(PYTEST) -m slow tests
 	KNOCKOUT_BACKEND=reference $(PYTEST) tests --ignore tests/test_native.py
 
-CPP := $(wildcard src/knockout/csrc/* tests/csrc/*.cpp)
+CPP := $(wildcard src/knockout/ops/cpu/csrc/* tests/csrc/*)
 
 lint: $(READY) ## formatting, lint, types
 	$(BIN)/ruff format --check .

@@ -7,11 +7,13 @@ makes that an error. KNOCKOUT_SANITIZE=address,undefined compiles them with thos
 
 import os
 import sys
+from pathlib import Path
 
 from setuptools import setup
 
 REQUIRED = os.environ.get("KNOCKOUT_REQUIRE_NATIVE") == "1"
 SANITIZERS = os.environ.get("KNOCKOUT_SANITIZE", "")
+SOURCES = Path("src/knockout/ops/cpu/csrc")
 
 # The stable ABI of torch 2.10 and of Python 3.11: one build for these and all later versions.
 COMPILE = [
@@ -56,7 +58,8 @@ else:
 
     extension = CppExtension(
         "knockout.ops.cpu._C",
-        ["src/knockout/csrc/ops.cpp"],
+        sorted(map(str, SOURCES.glob("*.cpp"))),
+        depends=sorted(map(str, SOURCES.glob("*.h"))),
         extra_compile_args=COMPILE,
         extra_link_args=[f"-fsanitize={SANITIZERS}"] if SANITIZERS else [],
         py_limited_api=True,

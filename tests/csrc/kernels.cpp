@@ -1,152 +1,20 @@
-// The kernels by themselves, without PyTorch, for the sanitizers: `make sanitize` builds and runs this.
+// Tests of the kernels without PyTorch, to be run under sanitizers: `make sanitize` builds and runs them.
 //
-// Rows come out the same to the last bit for 1, 2 and 8 threads and when many are computed at once; the tournament and
-// the gather agree with plain loops. Prints what failed, and how much was checked.
+// The results of a row are the same to the last bit for 1, 2 and 8 threads, and when many rows are computed at once;
+// the tournament and the gather agree with plain loops. Prints the failed checks, and how many there were.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
-#include <cstring>
-#include <functional>
-#include <mutex>
 #include <random>
 #include <string>
 #include <thread>
 #include <vector>
 
-#include "../../src/knockout/csrc/gather.h"
-#include "../../src/knockout/csrc/row.h"
-
-using namespace knockout;
+#include "../../src/knockout/ops/cpu/csrc/gather.h"
+#include "harness.h"
 
 namespace {
-
-std::mutex mutex;
-int checks = 0, failures = 0;
-
-void check(bool passed, const std::string& what) {
-  const std::lock_guard<std::mutex> lock(mutex);
-  ++checks;
-  if (passed) return;
-  ++failures;
-  std::printf("FAILED: %s\n", what.c_str());
-}
-
-// As `Alone`, with as many threads as it is told, for far less work than would pay.
-struct Threads {
-  int64_t count;
-
-  template <class Work>
-  void operator()(int64_t total, int64_t grain, const Work& work) const {
-    const int64_t parts = std::min(count, total / std::max<int64_t>(1, grain / 256));
-    std::vector<std::thread> others;
-    for (int64_t part = 1; part < parts; ++part) {
-      others.emplace_back([&work, part, parts, total] { work(total * part / parts, total * (part + 1) / parts); });
-    }
-    if (total > 0) work(int64_t{0}, parts > 1 ? total / parts : total);
-    for (std::thread& each : others) each.join();
-  }
-  int64_t width() const { return count; }
-};
-
-struct Setting {
-  int64_t k, kind, alpha;
-  double c, unit;
-  bool by_position;
-  int64_t parts = 0;  // of 2^30, where k is a share
-};
-
-// All that comes out of a row.
-template <class T>
-struct Result {
-  std::vector<int32_t> member;
-  std::vector<int64_t> leader;
-  std::vector<uint8_t> filled;
-  std::vector<T> weight, score, gradient;
-  int64_t places = 0;  // for the members of a slot
-
-  bool operator==(const Result& other) const {
-    const auto same = [](const std::vector<T>& one, const std::vector<T>& two) {
-      return one.size() == two.size() &&
-             (one.empty() || std::memcmp(one.data(), two.data(), one.size() * sizeof(T)) == 0);
-    };
-    return member == other.member && leader == other.leader && filled == other.filled && same(weight, other.weight) &&
-           same(score, other.score) && same(gradient, other.gradient);
-  }
-};
-
-constexpr int64_t kLong = 5000;  // from here on less is checked: ThreadSanitizer takes its time
-
-// The one place that knows how the kernels are called. Every array is as large as it must be and no larger.
-template <class T, class Team>
-Result<T> run(const std::vector<T>& scores, const std::vector<uint8_t>& mask, const Setting& set, const Team& team) {
-  const Shape shape(static_cast<int64_t>(scores.size()), set.k, set.parts);
-  const Boost<T> boost(set.kind, set.alpha, set.c, set.unit);
-  const Scores<T> row{scores.data(), 1, mask.empty() ? nullptr : reinterpret_cast<const bool*>(mask.data()), 1};
-  const auto forward = [&](Workspace<T>& work, bool save, Outcome<T>& outcome) {
-    Result<T> out;
-    out.leader.assign(set.k, -77);
-    out.filled.assign(set.k, 1);
-    out.score.assign(set.k, T(-77));
-    const Slots<T> slots{out.score.data(), out.leader.data(), reinterpret_cast<bool*>(out.filled.data())};
-    select_row<T>(row, shape, boost, set.by_position, save, work, slots, outcome, team);
-    out.places = outcome.most();
-    out.member.assign(set.k * out.places, static_cast<int32_t>(shape.n));
-    out.weight.assign(set.k * out.places, T(0));
-    for (int64_t slot = 0; slot < set.k; ++slot) {
-      const int64_t begin = outcome.begin(slot), end = outcome.end[slot];
-      std::copy(outcome.member.begin() + begin, outcome.member.begin() + end, out.member.begin() + slot * out.places);
-      std::copy(outcome.weight.begin() + begin, outcome.weight.begin() + end, out.weight.begin() + slot * out.places);
-    }
-    return out;
-  };
-
-  Workspace<T> saving(shape);
-  Outcome<T> kept;
-  Result<T> out = forward(saving, true, kept);
-  if (shape.n <= kLong) {
-    // Without a record for the backward pass: the same, and so in memory that the row before has used.
-    Workspace<T> forgetting(shape);
-    for (int twice = 0; twice < 2; ++twice) {
-      Outcome<T> outcome;
-      check(forward(forgetting, false, outcome) == out, "without a record, n = " + std::to_string(shape.n));
-    }
-  }
-
-  std::vector<T> d_weight(out.weight.size()), d_score(out.score.size());
-  for (size_t i = 0; i < d_weight.size(); ++i) d_weight[i] = T(std::sin(1.0 + double(out.member[i])));
-  for (size_t i = 0; i < d_score.size(); ++i) d_score[i] = T(std::cos(1.0 + double(out.leader[i])));
-  const auto ledger = Ledger<T>::read(kept.ledger.data(), set.k);
-  out.gradient.assign(shape.n, T(-77));
-  select_row_backward<T>(row, shape, boost, out.member.data(), out.places, Back<T>{d_weight.data(), d_score.data()},
-                         ledger, out.gradient.data(), team);
-  return out;
-}
-
-template <class T>
-std::vector<T> draw(const std::string& kind, int64_t n, uint64_t seed) {
-  std::mt19937_64 random(seed);
-  std::uniform_real_distribution<double> uniform(0, 1);
-  std::normal_distribution<double> normal;
-  std::vector<T> scores(n);
-  for (T& score : scores) {
-    if (kind == "uniform") score = T(uniform(random));
-    if (kind == "constant") score = T(0.25);
-    if (kind == "huge") score = T(normal(random)) * (std::numeric_limits<T>::max() / 8);
-    if (kind == "tied") score = T(std::floor(5 * uniform(random)));
-    if (kind == "heavy-tailed") score = T(std::exp(4 * normal(random)));
-    if (kind == "nearly tied")
-      score = T(10) + T(std::floor(4 * uniform(random))) * 8 * std::numeric_limits<T>::epsilon();
-  }
-  return scores;
-}
-
-std::vector<uint8_t> draw_mask(int64_t n, uint64_t seed) {
-  std::mt19937_64 random(seed);
-  std::vector<uint8_t> mask(n);
-  for (uint8_t& each : mask) each = random() % 10 != 0;
-  return mask;
-}
 
 const std::vector<std::string> kKinds = {"uniform", "tied", "nearly tied", "constant", "heavy-tailed", "huge"};
 
@@ -165,10 +33,10 @@ template <class T>
 void threads_change_no_bit(const char* type, const std::string& kind, int64_t n, const Setting& set, uint64_t seed) {
   const std::vector<T> scores = draw<T>(kind, n, seed);
   const std::vector<uint8_t> mask = seed % 3 ? std::vector<uint8_t>() : draw_mask(n, seed);
-  const Result<T> alone = run<T>(scores, mask, set, Alone());
+  const Result<T> expected = run<T>(scores, mask, set, OneThread());
   for (const int64_t count : {2, 8}) {
     if (n > kLong && count == 2 && seed % 2) continue;
-    check(run<T>(scores, mask, set, Threads{count}) == alone,
+    check(run<T>(scores, mask, set, SomeThreads{count}) == expected,
           std::to_string(count) + " threads, " + name(type, kind, n, set));
   }
 }
@@ -183,16 +51,16 @@ void threads_change_no_bit(const char* type) {
         for (const Setting& set : settings(k)) {
           if (++seed % 4 == 0 || n < kLong / 5) threads_change_no_bit<T>(type, kind, n, set, seed);
           if (seed % 4 || k == n) continue;
-          Setting share = set;
-          share.parts = k * Shape::kWhole / n;
-          threads_change_no_bit<T>(type, kind, n, share, 3 * seed);
+          Setting fraction = set;
+          fraction.numerator = k * RowShape::kDenominator / n;
+          threads_change_no_bit<T>(type, kind, n, fraction, 3 * seed);
         }
       }
     }
   }
 }
 
-void many_at_once() {
+void many_rows_at_once() {
   struct Job {
     std::vector<float> scores;
     Setting set;
@@ -202,7 +70,7 @@ void many_at_once() {
   for (const std::string& kind : kKinds) {
     for (const Setting& set : settings(7)) {
       Job job{draw<float>(kind, 2000, 5), set, {}};
-      job.expected = run<float>(job.scores, {}, set, Alone());
+      job.expected = run<float>(job.scores, {}, set, OneThread());
       jobs.push_back(std::move(job));
     }
   }
@@ -211,25 +79,26 @@ void many_at_once() {
     callers.emplace_back([&jobs, caller] {
       for (size_t i = 0; i < jobs.size(); ++i) {
         const Job& job = jobs[(i + 3 * caller) % jobs.size()];
-        const bool helped = i % 3 == 0;
-        check((helped ? run<float>(job.scores, {}, job.set, Threads{2})
-                      : run<float>(job.scores, {}, job.set, Alone())) == job.expected,
-              "many at once");
+        const bool two_threads = i % 3 == 0;
+        check((two_threads ? run<float>(job.scores, {}, job.set, SomeThreads{2})
+                           : run<float>(job.scores, {}, job.set, OneThread())) == job.expected,
+              "many rows at once");
       }
     });
   }
   for (std::thread& each : callers) each.join();
 }
 
-// The tournament as a plain loop, for Fixed(c, alpha=1.5): dense weights.
-struct Player {
+// The tournament as a plain loop, for Fixed(c, alpha=1.5), with dense weights.
+struct PlainEntry {
   double score;
   int64_t leader;
   std::vector<double> weight;
 };
 
-std::vector<Player> plain(const std::vector<double>& scores, const std::vector<uint8_t>& mask, int64_t k, double c) {
-  std::vector<Player> field;
+std::vector<PlainEntry> plain_tournament(const std::vector<double>& scores, const std::vector<uint8_t>& mask, int64_t k,
+                                         double c) {
+  std::vector<PlainEntry> field;
   for (size_t i = 0; i < scores.size(); ++i) {
     if (!mask.empty() && !mask[i]) continue;
     field.push_back({scores[i], static_cast<int64_t>(i), std::vector<double>(scores.size(), 0.0)});
@@ -238,7 +107,7 @@ std::vector<Player> plain(const std::vector<double>& scores, const std::vector<u
   int rounds = 0;
   while ((k << rounds) < static_cast<int64_t>(field.size())) ++rounds;
   const auto rank = [&field] {
-    std::sort(field.begin(), field.end(), [](const Player& one, const Player& other) {
+    std::sort(field.begin(), field.end(), [](const PlainEntry& one, const PlainEntry& other) {
       return one.score > other.score || (one.score == other.score && one.leader < other.leader);
     });
   };
@@ -246,9 +115,9 @@ std::vector<Player> plain(const std::vector<double>& scores, const std::vector<u
   for (; rounds > 0; --rounds) {
     rank();
     const size_t half = static_cast<size_t>(k << (rounds - 1));
-    for (size_t loser = half; loser < field.size(); ++loser) {
-      Player& a = field[2 * half - 1 - loser];
-      const Player& b = field[loser];
+    for (size_t worse = half; worse < field.size(); ++worse) {
+      PlainEntry& a = field[2 * half - 1 - worse];
+      const PlainEntry& b = field[worse];
       const double t = std::min(c * (a.score - b.score), 2.0);
       const double share = std::min(0.5 + t / 4 * std::sqrt(2 - t * t / 4), 1.0);
       a.score = share * a.score + (1 - share) * b.score;
@@ -268,14 +137,14 @@ void agrees_with_a_plain_loop() {
         const std::vector<double> scores = draw<double>(seed % 2 ? "uniform" : "heavy-tailed", n, seed);
         const std::vector<uint8_t> mask = seed % 5 ? std::vector<uint8_t>() : draw_mask(n, seed);
         const Setting set{k, 1, 1, c, 1, false};
-        const Result<double> out = run<double>(scores, mask, set, Alone());
-        const std::vector<Player> expected = plain(scores, mask, k, c);
+        const Result<double> out = run<double>(scores, mask, set, OneThread());
+        const std::vector<PlainEntry> expected = plain_tournament(scores, mask, k, c);
         bool same = true;
         for (int64_t slot = 0; slot < k; ++slot) {
           const bool filled = slot < static_cast<int64_t>(expected.size());
           same = same && bool(out.filled[slot]) == filled && out.leader[slot] == (filled ? expected[slot].leader : -1);
           std::vector<double> weight(n, 0.0);
-          for (int64_t i = slot * out.places; i < (slot + 1) * out.places; ++i) {
+          for (int64_t i = slot * out.max_members; i < (slot + 1) * out.max_members; ++i) {
             if (out.member[i] < n) weight[out.member[i]] += out.weight[i];
           }
           for (int64_t i = 0; i < n && same; ++i) {
@@ -292,7 +161,7 @@ void agrees_with_a_plain_loop() {
 
 template <class V>
 void gathers(const char* type, double precision) {
-  using C = Computing<V>;
+  using C = ComputeType<V>;
   std::mt19937_64 random(1);
   std::uniform_real_distribution<double> uniform(-1, 1);
   const auto fill = [&](int64_t count) {
@@ -302,18 +171,18 @@ void gathers(const char* type, double precision) {
   };
   for (const int64_t d : {1, 2, 3, 7, 8, 15, 16, 17, 31, 33, 255, 256, 257, 600}) {
     const std::vector<V> values = fill(5 * d), other = fill(d);
-    const std::vector<int64_t> place = {2 * d, 0, 4 * d};
+    const std::vector<int64_t> offset = {2 * d, 0, 4 * d};
     const std::vector<C> weight = {C(0.5), C(0.3), C(0.2)};
     std::vector<V> blended(d), scaled(d);
     std::vector<C> sum(d, C(1));
-    blend_rows(blended.data(), values.data(), Members<C>{place.data(), weight.data(), 3}, d);
-    scale_row(scaled.data(), values.data() + d, C(0.7), d);
-    add_row(sum.data(), values.data() + d, C(0.7), d);
+    blend_value_rows(blended.data(), values.data(), PackedMembers<C>{offset.data(), weight.data(), 3}, d);
+    scale_value_row(scaled.data(), values.data() + d, C(0.7), d);
+    add_weighted(sum.data(), values.data() + d, C(0.7), d);
     bool same = true;
     double product = 0;
     for (int64_t i = 0; i < d; ++i) {
       double expected = 0;
-      for (size_t j = 0; j < 3; ++j) expected += double(weight[j]) * double(C(values[place[j] + i]));
+      for (size_t j = 0; j < 3; ++j) expected += double(weight[j]) * double(C(values[offset[j] + i]));
       const double row = double(C(0.7)) * double(C(values[d + i]));
       same = same && std::abs(double(C(blended[i])) - expected) <= precision &&
              std::abs(double(C(scaled[i])) - row) <= precision && std::abs(double(sum[i]) - 1 - row) <= 1e-6;
@@ -334,7 +203,7 @@ int main() {
   threads_change_no_bit<float>("float", "heavy-tailed", 150000, settings(50000)[1], 3);
   threads_change_no_bit<double>("double", "nearly tied", 150000, settings(7)[3], 5);
   threads_change_no_bit<double>("double", "uniform", 150000, settings(7)[5], 7);
-  many_at_once();
+  many_rows_at_once();
   agrees_with_a_plain_loop();
   gathers<float>("float32", 1e-6);
   gathers<double>("float64", 1e-15);

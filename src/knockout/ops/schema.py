@@ -11,7 +11,7 @@ slot:
 ``tournament_backward``  gradients of weight and score -> the gradient of scores (*batch, n)
 ``blend``                values (*rows, n, d), weight and member (*batch, k, m), valid (*batch, 1) -> (*batch, k, d)
 ``spread``               grad (*batch, k, d), weight, member -> (*rows, n, d) = shape
-``match``                grad (*batch, k, d), values (*rows, n, d), member -> (*batch, k, m), float64 if ``wide``
+``match``                grad (*batch, k, d), values (*rows, n, d), member -> (*batch, k, m), float64 if ``float64``, else float32
 
 *rows has as many dimensions as *batch and broadcasts to it. What the last three compute: autograd/gather.py.
 """
@@ -39,7 +39,7 @@ SCHEMAS = {
     ),
     "blend": "(Tensor values, Tensor weight, Tensor member, Tensor? valid, bool hard) -> Tensor",
     "spread": "(Tensor grad, Tensor weight, Tensor member, SymInt[] shape) -> Tensor",
-    "match": "(Tensor grad, Tensor values, Tensor member, bool wide) -> Tensor",
+    "match": "(Tensor grad, Tensor values, Tensor member, bool float64) -> Tensor",
 }
 
 # The length of `saved` in fixed mode, from n, k and the size of a number, on devices that have a backend of their own.
@@ -88,8 +88,8 @@ def _spread(grad: Tensor, weight: Tensor, member: Tensor, shape: Sequence[int]) 
     return grad.new_empty(shape)
 
 
-def _match(grad: Tensor, values: Tensor, member: Tensor, wide: bool) -> Tensor:
-    return grad.new_empty(member.shape, dtype=torch.float64 if wide else torch.float32)
+def _match(grad: Tensor, values: Tensor, member: Tensor, float64: bool) -> Tensor:
+    return grad.new_empty(member.shape, dtype=torch.float64 if float64 else torch.float32)
 
 
 _SHAPES: dict[str, Callable[..., Any]] = {

@@ -49,9 +49,9 @@ def spread(grad: Tensor, weight: Tensor, member: Tensor, shape: Sequence[int]) -
     return weighted_sums(table, share, slot).to(grad.dtype)
 
 
-def match(grad: Tensor, values: Tensor, member: Tensor, wide: bool) -> Tensor:
+def match(grad: Tensor, values: Tensor, member: Tensor, float64: bool) -> Tensor:
     """The gradient of the weights (*batch, k, m); 0 for padding."""
-    dtype = torch.float64 if wide else torch.float32
+    dtype = torch.float64 if float64 else torch.float32
     rows, table = _rows(member, values), _aligned(_table(values))
     if table.numel() == 0 or rows.numel() == 0:
         return values.new_zeros(rows.shape, dtype=dtype)

@@ -1,0 +1,102 @@
+// Uninitialized working memory, reused from one call to the next.
+#pragma once
+
+#include <cstdint>
+#include <cstdlib>
+#include <new>
+#include <utility>
+
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
+
+namespace knockout {
+
+// Memory blocks that a thread has released, kept for its next buffers: the system hands out fresh memory page by page,
+// which takes as long as a selection.
+class BufferCache {
+ public:
+  // A block of at least `bytes`, or null.
+  void* take(std::size_t bytes) {
+    for (Block& block : blocks_) {
+      if (block.bytes >= bytes && block.bytes <= 8 * bytes) {
+        void* found = block.memory;
+        block = {};
+        return found;
+      }
+    }
+    return nullptr;
+  }
+
+  // Keep a block for later; returns false if it is too large or the cache is full.
+  bool keep(void* memory, std::size_t bytes) {
+    for (Block& block : blocks_) {
+      if (!block.memory && bytes <= kMaxBytes) {
+        block = {memory, bytes};
+        return true;
+      }
+    }
+    return false;
+  }
+
+  ~BufferCache() {
+    for (Block& block : blocks_) std::free(block.memory);
+  }
+
+  static BufferCache& of_this_thread() {
+    static thread_local BufferCache cache;
+    return cache;
+  }
+
+ private:
+  static constexpr std::size_t kMaxBytes = std::size_t{1} << 20;
+  struct Block {
+    void* memory = nullptr;
+    std::size_t bytes = 0;
+  };
+  Block blocks_[12];
+};
+
+// An array that is not initialized: every kernel writes before it reads.
+template <class T>
+class Buffer {
+ public:
+  Buffer() = default;
+  explicit Buffer(int64_t size) : bytes_(static_cast<std::size_t>(size) * sizeof(T) + 64) {
+    constexpr std::size_t huge_page = std::size_t{1} << 21;
+#if !defined(KNOCKOUT_SANITIZE)
+    data_ = static_cast<T*>(BufferCache::of_this_thread().take(bytes_));
+#endif
+    if (!data_ && bytes_ < 4 * huge_page) data_ = static_cast<T*>(std::malloc(bytes_));
+    if (!data_) {
+      // Long rows are written in scattered order: huge pages save page faults and address translations.
+      bytes_ = (bytes_ + huge_page) / huge_page * huge_page;
+      data_ = static_cast<T*>(std::aligned_alloc(huge_page, bytes_));
+#if defined(__linux__)
+      if (data_) madvise(data_, bytes_, MADV_HUGEPAGE);
+#endif
+    }
+    if (!data_) throw std::bad_alloc();
+  }
+  Buffer(Buffer&& other) noexcept : data_(std::exchange(other.data_, nullptr)), bytes_(other.bytes_) {}
+  Buffer& operator=(Buffer&& other) noexcept {
+    std::swap(data_, other.data_);
+    std::swap(bytes_, other.bytes_);
+    return *this;
+  }
+  ~Buffer() {
+#if !defined(KNOCKOUT_SANITIZE)
+    if (data_ && BufferCache::of_this_thread().keep(data_, bytes_)) return;
+#endif
+    std::free(data_);
+  }
+
+  T* get() const { return data_; }
+  T& operator[](int64_t i) const { return data_[i]; }
+
+ private:
+  T* data_ = nullptr;
+  std::size_t bytes_ = 0;
+};
+
+}  // namespace knockout

@@ -1,0 +1,12 @@
+// Function attributes that depend on the compiler and the processor.
+#pragma once
+
+#define KNOCKOUT_INLINE inline __attribute__((always_inline))
+
+// A function compiled twice, for any x86-64 and for processors with AVX2 and F16C; the dynamic loader picks one. On
+// other platforms, and under sanitizers (not yet initialized when the loader picks), it is compiled once.
+#if defined(__x86_64__) && defined(__linux__) && defined(__GLIBC__) && !defined(KNOCKOUT_SANITIZE)
+#define KNOCKOUT_VECTORIZED [[maybe_unused]] static __attribute__((target_clones("arch=x86-64-v3", "default")))
+#else
+#define KNOCKOUT_VECTORIZED [[maybe_unused]] static
+#endif

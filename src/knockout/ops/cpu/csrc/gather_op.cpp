@@ -1,0 +1,173 @@
+// The operators `blend`, `spread` and `match`: the weighted gather and its two derivatives, see
+// knockout/ops/autograd/gather.py.
+#include <algorithm>
+#include <limits>
+#include <optional>
+#include <vector>
+
+#include "buffer.h"
+#include "gather.h"
+#include "ops.h"
+#include "slot_members.h"
+
+namespace knockout {
+namespace {
+
+// The same values, with every value row contiguous.
+Tensor with_contiguous_rows(const Tensor& tensor) {
+  const int64_t last = tensor.dim() - 1;
+  return tensor.size(last) <= 1 || tensor.stride(last) == 1 ? tensor : torch::stable::contiguous(tensor);
+}
+
+template <class V>
+Tensor blend_of(const Tensor& values, const SlotMembers& slots, const bool* valid, bool hard) {
+  const int64_t dims = values.dim(), n = values.size(dims - 2), d = values.size(dims - 1);
+  const int64_t stride = values.stride(dims - 2);
+  Tensor out = empty(joined(slots.batch, {slots.k, d}), values.scalar_type());
+  if (d == 0) return out;
+  const RowOffsets offset_of(values, slots.batch);
+  const V* const source = data<V>(values);
+  V* const result = data<V>(out);
+  const V nan = static_cast<V>(std::numeric_limits<float>::quiet_NaN());
+  const int64_t grain = std::max<int64_t>(1, (1 << 15) / (4 * d + slots.max_members));
+  AllThreads().parallel_for(slots.rows * slots.k, grain, [&](int64_t begin, int64_t end) {
+    PrefetchedSlots<V> group;
+    for (int64_t first = begin; first < end; first += PrefetchedSlots<V>::kSlots) {
+      const int64_t count = std::min(PrefetchedSlots<V>::kSlots, end - first);
+      group.look_up(slots, first, count, offset_of, source, n, stride, d);
+      for (int64_t i = 0; i < count; ++i) {
+        V* const row = result + (first + i) * d;
+        const auto members = group.members(i);
+        if (valid && !valid[(first + i) / slots.k]) {
+          std::fill_n(row, d, nan);
+        } else if (members.count == 0) {
+          std::fill_n(row, d, V(0));
+        } else if (hard) {
+          std::copy_n(source + members.offset[0], d, row);
+        } else {
+          blend_value_rows(row, source, members, d);
+        }
+      }
+    }
+  });
+  return out;
+}
+
+// If each batch entry has values of its own: every value row is in at most one slot and its gradient is written once.
+template <class V>
+void spread_unshared(const V* grad, const SlotMembers& slots, V* result, int64_t n, int64_t d) {
+  using C = ComputeType<V>;
+  parallel_rows(slots.rows, n * d, [&](int64_t begin, int64_t end, const auto& threads) {
+    Buffer<int64_t> slot_of(n);
+    Buffer<C> weight_of(n);
+    for (int64_t row = begin; row < end; ++row) {
+      std::fill_n(slot_of.get(), n, int64_t{-1});
+      for (int64_t slot = row * slots.k; slot < (row + 1) * slots.k; ++slot) {
+        slots.for_each<C>(slot, n, [&](int64_t, int64_t member, C weight) {
+          slot_of[member] = slot;
+          weight_of[member] = weight;
+        });
+      }
+      threads.parallel_for(n, std::max<int64_t>(1, (1 << 16) / d), [&](int64_t from, int64_t to) {
+        for (int64_t j = from; j < to;) {
+          int64_t next_member = j;
+          while (next_member < to && slot_of[next_member] < 0) ++next_member;
+          V* const out = result + (row * n + j) * d;
+          if (next_member > j)
+            std::fill_n(out, (next_member - j) * d, V(0));
+          else
+            scale_value_row(out, grad + slot_of[j] * d, weight_of[j], d);
+          j = std::max(next_member, j + 1);
+        }
+      });
+    }
+  });
+}
+
+// If several batch entries share a table of values: their gradients are summed, in the order of the batch entries.
+template <class V>
+void spread_shared(const V* grad, const SlotMembers& slots, const RowOffsets& offset_of, V* result, int64_t tables,
+                   int64_t n, int64_t d) {
+  using C = ComputeType<V>;
+  std::vector<std::vector<int64_t>> rows(tables);
+  for (int64_t row = 0; row < slots.rows; ++row) rows[offset_of(row) / (n * d)].push_back(row);
+  const int64_t width = 64, blocks = (d + width - 1) / width;  // of columns
+  AllThreads().parallel_for(tables * blocks, 1, [&](int64_t begin, int64_t end) {
+    Buffer<C> sum(n * width);
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t table = i / blocks, column = i % blocks * width, count = std::min(width, d - column);
+      std::fill_n(sum.get(), n * count, C(0));
+      for (const int64_t row : rows[table]) {
+        for (int64_t slot = row * slots.k; slot < (row + 1) * slots.k; ++slot) {
+          slots.for_each<C>(slot, n, [&](int64_t, int64_t member, C weight) {
+            add_weighted(sum.get() + member * count, grad + slot * d + column, weight, count);
+          });
+        }
+      }
+      for (int64_t j = 0; j < n; ++j) convert(result + (table * n + j) * d + column, sum.get() + j * count, count);
+    }
+  });
+}
+
+template <class V, class W>
+void match_of(const V* grad, const Tensor& values, const SlotMembers& slots, W* result) {
+  const int64_t dims = values.dim(), n = values.size(dims - 2), d = values.size(dims - 1);
+  const int64_t stride = values.stride(dims - 2);
+  const RowOffsets offset_of(values, slots.batch);
+  const V* const source = data<V>(values);
+  const int64_t grain = std::max<int64_t>(1, (1 << 16) / (4 * d + slots.max_members));
+  AllThreads().parallel_for(slots.rows * slots.k, grain, [&](int64_t begin, int64_t end) {
+    for (int64_t slot = begin; slot < end; ++slot) {
+      const int64_t offset = offset_of(slot / slots.k);
+      W* const out = result + slot * slots.max_members;
+      std::fill_n(out, slots.max_members, W(0));
+      slots.for_each<ComputeType<V>>(slot, n, [&](int64_t i, int64_t member, ComputeType<V>) {
+        out[i] = static_cast<W>(dot(source + offset + member * stride, grad + slot * d, d));
+      });
+    }
+  });
+}
+
+}  // namespace
+
+Tensor blend(Tensor values, Tensor weight, Tensor member, std::optional<Tensor> valid, bool hard) {
+  values = with_contiguous_rows(values);
+  if (valid) valid = as_contiguous(*valid);
+  const bool* const row_valid = valid ? data<bool>(*valid) : nullptr;
+  const SlotMembers slots(weight, member);
+  return dispatch_dtype(values, "values",
+                        [&](auto v) { return blend_of<decltype(v)>(values, slots, row_valid, hard); });
+}
+
+Tensor spread(Tensor grad, Tensor weight, Tensor member, std::vector<int64_t> shape) {
+  grad = as_contiguous(grad);
+  const SlotMembers slots(weight, member);
+  const int64_t n = shape[shape.size() - 2], d = shape.back(), tables = product(shape, shape.size() - 2);
+  Tensor out = empty(shape, grad.scalar_type());
+  if (n * d * tables == 0) return out;
+  dispatch_dtype(grad, "grad", [&](auto v) {
+    using V = decltype(v);
+    if (tables == slots.rows)
+      spread_unshared(data<V>(grad), slots, data<V>(out), n, d);
+    else
+      spread_shared(data<V>(grad), slots, RowOffsets(out, slots.batch), data<V>(out), tables, n, d);
+  });
+  return out;
+}
+
+Tensor match(Tensor grad, Tensor values, Tensor member, bool float64) {
+  grad = as_contiguous(grad);
+  values = with_contiguous_rows(values);
+  const SlotMembers slots(std::nullopt, member);
+  Tensor out = empty(slots.sizes, float64 ? ScalarType::Double : ScalarType::Float);
+  dispatch_dtype(values, "values", [&](auto v) {
+    using V = decltype(v);
+    if (float64)
+      match_of(data<V>(grad), values, slots, data<double>(out));
+    else
+      match_of(data<V>(grad), values, slots, data<float>(out));
+  });
+  return out;
+}
+
+}  // namespace knockout

@@ -1,0 +1,59 @@
+// What is recorded of the rounds of a row.
+//
+// In a round the field, sorted best first, shrinks to `half` entries: the best `byes` advance without a pair, each of
+// the others among the first half meets one of the second half, the best the worst. A pair is decided if the better
+// entry's share is 1: the entry advances as it is. Every other pair is blended to a new entry, a node.
+#pragma once
+
+#include <cstdint>
+
+namespace knockout {
+
+constexpr int kMaxRounds = 31;
+
+// The least r with k * 2^r >= n.
+inline int round_count(int64_t n, int64_t k) {
+  int rounds = 0;
+  while ((k << rounds) < n) ++rounds;
+  return rounds;
+}
+
+// What the scale of a round of a relative boost is: the mean gap, or the floor (half the scale of the round before),
+// or equal to both, or the largest finite number, which depends on neither. Determines its derivative.
+enum class ScaleSource : int32_t { floor = 0, mean = 1, both = 2, none = 3 };
+
+struct Round {
+  int32_t size;     // of the field
+  int32_t byes;     // ranks [0, byes)
+  int32_t pairs;    // rank byes + i meets rank size - 1 - i, for i < pairs
+  int32_t decided;  // the first `decided` pairs are; the others may be decided or not
+  int32_t node;     // the node of the first of those others; the next have the next nodes
+  ScaleSource source;
+};
+
+// The arrays that describe all rounds of a row.
+template <class T>
+struct Rounds {
+  Round* round;
+  T* scale;  // per round
+  int32_t*
+      order;  // refs after the last round: the slots, then the entries that the rounds eliminated, last round first
+  int32_t* better;  // per node, as all that follow: the ref of the better entry of the pair
+  int32_t* worse;   // the ref of the worse entry
+  int32_t* leader;  // the leader of the better entry
+  T* share;         // of the better entry
+  T* score;         // of the better entry; null if nothing is saved for the backward pass
+  T* gap;           // between the two scores
+};
+
+// How many rounds of a row have been played, and what is left.
+struct Progress {
+  int32_t rounds;       // in all
+  int32_t played = 0;   // of these
+  int32_t partial = 0;  // of those played: partial rounds, see partial_rounds.h
+  int64_t size;         // of the field
+  int64_t nodes = 0;
+  Progress(int64_t active, int64_t k) : rounds(round_count(active, k)), size(active) {}
+};
+
+}  // namespace knockout

@@ -1,0 +1,103 @@
+// Members and weights of the slots of a batch, as tensors.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "gather.h"
+#include "tensors.h"
+
+namespace knockout {
+
+// Members (*batch, k, max_members), int32 or int64, and weights of the same shape, float32 or float64. A member of n is
+// padding. Slots are numbered through the whole batch: slot s is in row s / k.
+class SlotMembers {
+ public:
+  SlotMembers(const std::optional<Tensor>& weight, const Tensor& member)
+      : sizes(sizes_of(member)),
+        weight_(weight ? std::optional<Tensor>(as_contiguous(*weight)) : std::nullopt),
+        member_(as_contiguous(member)),
+        weight_is_double_(weight && weight->scalar_type() == ScalarType::Double),
+        member_is_long_(member.scalar_type() == ScalarType::Long) {
+    max_members = sizes.back();
+    k = sizes[sizes.size() - 2];
+    batch.assign(sizes.begin(), sizes.end() - 2);
+    rows = product(batch, batch.size());
+  }
+
+  // use(i, member, weight) for the members of a slot that are not padding; the weight is 1 if there are no weights.
+  template <class C, class Use>
+  void for_each(int64_t slot, int64_t n, const Use& use) const {
+    if (member_is_long_) {
+      return weight_is_double_ ? for_each_as<C, int64_t, double>(slot, n, use)
+                               : for_each_as<C, int64_t, float>(slot, n, use);
+    }
+    return weight_is_double_ ? for_each_as<C, int32_t, double>(slot, n, use)
+                             : for_each_as<C, int32_t, float>(slot, n, use);
+  }
+
+  Sizes sizes, batch;
+  int64_t k, max_members, rows;
+
+ private:
+  template <class C, class I, class W, class Use>
+  void for_each_as(int64_t slot, int64_t n, const Use& use) const {
+    const I* member = static_cast<const I*>(member_.data_ptr()) + slot * max_members;
+    const W* weight = weight_ ? static_cast<const W*>(weight_->data_ptr()) + slot * max_members : nullptr;
+    constexpr int64_t block = 64;
+    for (int64_t at = 0; at < max_members; at += block) {
+      const int64_t end = std::min(at + block, max_members);
+      // Most members of a long slot are padding: skip whole blocks of it.
+      I least = static_cast<I>(n);
+      for (int64_t i = at; i < end; ++i) least = member[i] < least ? member[i] : least;
+      if (least == static_cast<I>(n)) continue;
+      for (int64_t i = at; i < end; ++i) {
+        if (member[i] < n) use(i, static_cast<int64_t>(member[i]), weight ? static_cast<C>(weight[i]) : C(1));
+      }
+    }
+  }
+
+  std::optional<Tensor> weight_;
+  Tensor member_;
+  bool weight_is_double_, member_is_long_;
+};
+
+// The packed members of a few consecutive slots. They are looked up together, so that their value rows are on the way
+// from memory while those of other slots are summed.
+template <class V>
+class PrefetchedSlots {
+ public:
+  static constexpr int64_t kSlots = 32;
+  using C = ComputeType<V>;
+
+  // Look up `count` slots from `first` on; `values` has rows of d values each, `stride` apart.
+  void look_up(const SlotMembers& slots, int64_t first, int64_t count, const RowOffsets& offset_of, const V* values,
+               int64_t n, int64_t stride, int64_t d) {
+    offset_.clear(), weight_.clear(), end_.clear();
+    for (int64_t slot = first; slot < first + count; ++slot) {
+      if (slot / slots.k != row_) row_ = slot / slots.k, row_offset_ = offset_of(row_);
+      slots.for_each<C>(slot, n, [&](int64_t, int64_t member, C weight) {
+        offset_.push_back(row_offset_ + member * stride);
+        weight_.push_back(weight);
+        const char* bytes = reinterpret_cast<const char*>(values + offset_.back());
+        for (int64_t i = 0; i < std::min<int64_t>(d * sizeof(V), 512); i += 64) __builtin_prefetch(bytes + i);
+      });
+      end_.push_back(static_cast<int64_t>(offset_.size()));
+    }
+  }
+
+  // The members of slot first + i.
+  PackedMembers<C> members(int64_t i) const {
+    const int64_t begin = i ? end_[i - 1] : 0;
+    return {offset_.data() + begin, weight_.data() + begin, end_[i] - begin};
+  }
+
+ private:
+  int64_t row_ = -1, row_offset_ = 0;
+  std::vector<int64_t> offset_, end_;
+  std::vector<C> weight_;
+};
+
+}  // namespace knockout

@@ -1,0 +1,134 @@
+// Tensors and threads of PyTorch, by its stable ABI: one build serves many versions of PyTorch.
+#pragma once
+
+#include <torch/csrc/stable/library.h>
+#include <torch/csrc/stable/ops.h>
+#include <torch/csrc/stable/tensor.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <numeric>
+#include <type_traits>
+#include <vector>
+
+#include "half.h"
+#include "threads.h"
+
+namespace knockout {
+
+using torch::headeronly::ScalarType;
+using torch::stable::Tensor;
+
+// The threads of PyTorch, see threads.h.
+struct AllThreads {
+  template <class Work>
+  void parallel_for(int64_t count, int64_t grain, const Work& work) const {
+    if (count <= grain) {
+      if (count > 0) work(int64_t{0}, count);
+    } else {
+      torch::stable::parallel_for(0, count, grain, work);
+    }
+  }
+  int64_t count() const { return torch::stable::get_num_threads(); }
+};
+
+// work(begin, end, threads) on parts of the rows of a batch: each part by one thread, or, if the rows are few and long,
+// all rows in turn by all threads.
+template <class Work>
+void parallel_rows(int64_t rows, int64_t row_length, const Work& work) {
+  const AllThreads all;
+  const int64_t count = all.count();
+  if (row_length >= (1 << 16) && rows < 2 * count && count > 1) return work(int64_t{0}, rows, all);
+  all.parallel_for(rows, std::max<int64_t>(1, 512 / std::max<int64_t>(row_length, 1)),
+                   [&](int64_t begin, int64_t end) { work(begin, end, OneThread()); });
+}
+
+using Sizes = std::vector<int64_t>;
+
+inline Sizes sizes_of(const Tensor& tensor) {
+  const auto sizes = tensor.sizes();
+  return Sizes(sizes.begin(), sizes.end());
+}
+
+// (*batch, *more)
+inline Sizes joined(const Sizes& batch, std::initializer_list<int64_t> more) {
+  Sizes sizes = batch;
+  sizes.insert(sizes.end(), more);
+  return sizes;
+}
+
+// The product of the first `count` sizes.
+inline int64_t product(const Sizes& sizes, size_t count) {
+  return std::accumulate(sizes.begin(), sizes.begin() + static_cast<int64_t>(count), int64_t{1}, std::multiplies<>());
+}
+
+inline Tensor empty(const Sizes& sizes, ScalarType dtype) {
+  Sizes strides(sizes.size());
+  int64_t stride = 1;
+  for (size_t i = sizes.size(); i-- > 0;) {
+    strides[i] = stride;
+    stride *= std::max<int64_t>(sizes[i], 1);
+  }
+  AtenTensorHandle handle;
+  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(static_cast<int64_t>(sizes.size()), sizes.data(),
+                                                         strides.data(), static_cast<int32_t>(dtype),
+                                                         aoti_torch_device_type_cpu(), 0, &handle));
+  return Tensor(handle);
+}
+
+inline Tensor as_contiguous(const Tensor& tensor) {
+  return tensor.is_contiguous() ? tensor : torch::stable::contiguous(tensor);
+}
+
+// The pointer is untyped in between because the half types of half.h are not those of PyTorch.
+template <class T>
+T* data(const Tensor& tensor) {
+  return static_cast<T*>(tensor.data_ptr());
+}
+
+template <class T>
+constexpr ScalarType dtype_of() {
+  static_assert(std::is_same_v<T, float> || std::is_same_v<T, double>);
+  return std::is_same_v<T, float> ? ScalarType::Float : ScalarType::Double;
+}
+
+// use(x), where the type of x is the C++ type of the tensor's dtype.
+template <class Use>
+auto dispatch_dtype(const Tensor& tensor, const char* name, const Use& use) {
+  switch (tensor.scalar_type()) {
+    case ScalarType::Float:
+      return use(float{});
+    case ScalarType::Double:
+      return use(double{});
+    case ScalarType::Half:
+      return use(Float16{});
+    case ScalarType::BFloat16:
+      return use(BFloat16{});
+    default:
+      STD_TORCH_CHECK(false, "knockout: ", name, " must be float16, bfloat16, float32 or float64");
+  }
+}
+
+// Where the data of each batch entry starts in a tensor whose leading dimensions broadcast to those of the batch.
+class RowOffsets {
+ public:
+  RowOffsets(const Tensor& tensor, const Sizes& batch) : batch_(batch) {
+    const auto sizes = tensor.sizes();
+    const auto strides = tensor.strides();
+    for (size_t i = 0; i < batch.size(); ++i) strides_.push_back(sizes[i] == 1 ? 0 : strides[i]);
+  }
+  int64_t operator()(int64_t row) const {
+    int64_t offset = 0;
+    for (size_t i = batch_.size(); i-- > 0;) {
+      offset += row % batch_[i] * strides_[i];
+      row /= batch_[i];
+    }
+    return offset;
+  }
+
+ private:
+  Sizes batch_, strides_;
+};
+
+}  // namespace knockout
