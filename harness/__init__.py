@@ -1,0 +1,1 @@
+"""What benchmarks, evaluations and examples share. Not installed."""
