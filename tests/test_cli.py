@@ -1,281 +1,150 @@
-"""The command: what it says, what it leaves behind, and how it takes mistakes, kills and other people's files."""
+"""The installed command: what it prints, its exit codes, and that it needs nothing but torch."""
 
 from __future__ import annotations
 
 import json
 import os
+import pty
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch import Tensor
 
 import knockout
+from knockout import backends, cli, timing
 from knockout.cli import main
-from knockout.eval import experiments
-from knockout.eval.experiments import Settings
-from knockout.eval.figures import FIGURES
-from knockout.eval.published import published
 
-# A whole run in seconds: the command with fewer cells, batches and steps.
-TINY = """
-from knockout.eval import experiments
-from knockout.eval.experiments import Settings
-experiments.GRIDS["quick"] = [(16, 2), (16, 8), (32, 2), (1024, 2), (1024, 64)]
-experiments.SORTS[1:] = []
-experiments.PAIRED[:] = [(64, 8)]
-experiments.TRAINED[:] = [("halving", 8), ("Relative(4)", 8), ("iterative", 8), ("pairing: fold", 8),
-                          ("pairing: adjacent", 8), ("pairing: random", 8)]
-experiments.settings_for = lambda grid, seed, device, threads: Settings(
-    grid, seed, device, threads, batches=2, weights=2**22, patience=0.0, rates=(0.05, 0.01), seeds=2, steps=8)
-"""
-RUN = [sys.executable, "-c", TINY + "from knockout.cli import main; raise SystemExit(main())", "reproduce"]
+ROOT = Path(__file__).parents[1]
+MAIN = "from knockout.cli import main; raise SystemExit(main())"
 
 
-def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    given = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
-    return subprocess.run([*RUN, *arguments], capture_output=True, text=True, env=given, timeout=300)
+def start(code: str, *arguments: str, **options: Any) -> subprocess.Popen[str]:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", **options.pop("environment", {})}
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
+    return subprocess.Popen([sys.executable, "-c", code, *arguments], text=True, env=environment, cwd=ROOT, **streams)
 
 
-def without_seconds(path: Path) -> Any:
-    """The rows of a results file, but for what a clock has said."""
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
-    return [
-        (line["work"], [{name: x for name, x in row.items() if "seconds" not in name} for row in line["rows"]])
-        for line in lines[1:]
-    ]
+def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    out, errors = process.communicate(timeout=120)
+    return process.returncode, out, errors
 
 
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
-    out = tmp_path_factory.mktemp("finished") / "results"
-    return out, run("--out", str(out))
+# --- info -----------------------------------------------------------------------------------------
 
 
-Finished = tuple[Path, subprocess.CompletedProcess[str]]
-
-
-def test_a_run_leaves_results_figures_and_report(finished: Finished) -> None:
-    out, done = finished
-    assert done.returncode == 0, done.stderr
-    figures = {f"{name}.{kind}" for name in FIGURES for kind in ("png", "svg")}
-    tables = {"results.jsonl", "results.csv", "results.json", "report.html", "report.md"}
-    assert {path.name for path in out.iterdir()} == figures | tables
-    last = done.stdout.splitlines()[-1]
-    assert last == f"report: {out / 'report.html'}"
-    assert "published figures met" in done.stdout
-    assert f"{published()['halving', 1024, 2].nccs:.3f}" in done.stdout  # of each k, the largest n is shown
-    assert "\x1b" not in done.stdout + done.stderr  # nobody watches: no colours, no bar
-
-
-def test_results_say_what_they_were_measured_by(finished: Finished) -> None:
-    out, _ = finished
-    results = json.loads((out / "results.json").read_text())
-    assert results["settings"]["seed"] == 0
-    assert results["settings"]["threads"] == 1
-    assert results["environment"]["torch"]
-    assert {"commit", "code", "processor", "python", "knockout"} <= results["environment"].keys()
-    assert len(results["cell"]) == 5 * 8
-    header, *rows = (out / "results.csv").read_text().splitlines()
-    assert header.startswith("method,n,k,rounds,nccs,nccs_std,batches,seconds,seconds_with_backward")
-    assert len(rows) == 5 * 8
-
-
-def test_the_report_is_one_file_with_every_claim(finished: Finished) -> None:
-    out, _ = finished
-    page, text = (out / "report.html").read_text(), (out / "report.md").read_text()
-    assert page.count("data:image/svg+xml;base64,") == len(FIGURES)
-    assert 'src="http' not in page
-    for name in FIGURES:
-        assert f"({name}.png)" in text
-    for words in ("Higher nCCS than the iterative baseline", "Sorting costs next to nothing", "halving, published"):
-        assert words in page
+def test_info_says_first_whether_the_kernels_are_used(capsys: pytest.CaptureFixture[str]) -> None:
+    with backends.force("reference"):
+        assert main(["info"]) == 0
+    first, *rest = capsys.readouterr().out.splitlines()
+    assert first.startswith("kernels: off for cpu")
+    text = "\n".join(rest)
+    for words in (knockout.__version__, torch.__version__, "usable", "why not", "device", *backends.NAMES):
         assert words in text
 
 
-def test_a_run_that_was_killed_goes_on_where_it_was(finished: Finished, tmp_path: Path) -> None:
-    out, _ = finished
-    begun = subprocess.Popen(
-        [*RUN, "--out", str(tmp_path)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-    results = tmp_path / "results.jsonl"
-    while not results.exists() or results.read_text().count("\n") < 4:
-        assert begun.poll() is None
-        time.sleep(0.01)
-    begun.send_signal(signal.SIGKILL)
-    begun.communicate()
-    before = results.read_bytes()
-    with results.open("ab") as file:
-        file.write(b'{"work": "cell n=32')  # killed while it was writing
-    resumed = run("--out", str(tmp_path), "--resume")
-    assert resumed.returncode == 0, resumed.stderr
-    assert "pieces are there already" in resumed.stderr
-    assert results.read_bytes().startswith(before)
-    assert without_seconds(results) == without_seconds(out / "results.jsonl")
-    assert (
-        json.loads((tmp_path / "results.json").read_text())["settings"]
-        == json.loads((out / "results.json").read_text())["settings"]
-    )
+with_kernels = pytest.mark.skipif("cpu" not in backends.available(), reason="the C++ kernels are not used")
 
 
-def test_a_finished_run_is_shown_again_without_measuring(finished: Finished) -> None:
-    out, first = finished
-    before = (out / "results.jsonl").read_bytes()
-    again = run("--out", str(out), "--resume")
-    assert again.returncode == 0
-    assert again.stdout == first.stdout
-    assert (out / "results.jsonl").read_bytes() == before
+@with_kernels
+def test_info_with_kernels(capsys: pytest.CaptureFixture[str]) -> None:
+    with backends.force("auto"):
+        assert main(["info"]) == 0
+    assert capsys.readouterr().out.startswith("kernels: on for cpu (cpu)\n")
 
 
-def copied(finished: Finished, folder: Path) -> Path:
-    path = folder / "results.jsonl"
-    path.write_bytes((finished[0] / "results.jsonl").read_bytes())
-    return path
+def test_info_gives_the_reason(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backends, "why_not", lambda name: "no compiler" if name == "cpu" else "")
+    assert main(["info"]) == 0
+    (line,) = (line for line in capsys.readouterr().out.splitlines() if "no compiler" in line)
+    assert line.split() == ["cpu", "no", "no", "compiler"]
 
 
-def test_results_are_not_overwritten_without_being_asked(finished: Finished, tmp_path: Path) -> None:
-    path = copied(finished, tmp_path)
-    before = path.read_bytes()
-    done = run("--out", str(tmp_path))
-    assert done.returncode == 2
-    assert "pass --resume" in done.stderr
-    assert "Traceback" not in done.stderr
-    assert path.read_bytes() == before
+def test_info_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["info", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["knockout"] == knockout.__version__
+    assert found["backends"]["reference"] == ""
+    assert found["devices"]["cpu"] in backends.NAMES
+    assert found["threads"] == torch.get_num_threads()
 
 
-@pytest.mark.parametrize(
-    ("damage", "message"),
-    [
-        (lambda text: text.replace('"work"', "work", 1), "damaged at line 2"),
-        (lambda text: text + text.splitlines()[1] + "\n", "damaged at line"),  # twice
-        (lambda text: "[1, 2]\n" + text, "damaged at line 1"),
-        (lambda text: text.replace('"rows": [', '"rows": [3, ', 1), "damaged at line 2"),
-        (lambda _: "n,k\n16,2\n", "damaged at line 1"),
-        (lambda _: "{}\n", "not a results file"),
-        (lambda _: "", "not a results file"),
-        (lambda _: "half a line", "not a results file"),
-        (lambda text: text.replace('"seed": 0', '"seed": 1', 1), "another run: it was begun with seed = 1"),
-        (lambda text: text.replace('"work": "rounds"', '"work": "rounded"', 1), "'rounded', which is not part of this"),
-        (lambda text: "\n".join(text.replace('"code": "', '"code": "x').splitlines()[:4]) + "\n", "another code"),
-        (lambda text: text.replace('"nccs"', '"nccz"', 1), "damaged at 'cell n=16 k=2'"),
-        (lambda text: text.replace('"seconds": ', '"seconds": "x", "y": ', 1), "damaged at 'cell n=16 k=2'"),
-        (lambda text: text.replace('"method": "hard"', '"method": "harder"', 1), "damaged at 'cell n=16 k=2'"),
-        (lambda text: text.replace('"n": 16', '"n": 17', 1), "damaged at 'cell n=16 k=2'"),
-        (lambda text: text.replace('"nccs": ', '"nccs": NaN, "x": ', 1), "damaged at line 2"),
-        (lambda text: text.replace('"n": 16', '"n": 1' + "0" * 5000, 1), "damaged at line 2"),
-        (lambda text: text + "[" * 100_000 + "\n", "damaged at line"),
-        (lambda text: text + '{"work": "rounds", "rows": []}\n', "damaged at line"),
-    ],
-)  # fmt: skip
-def test_a_damaged_or_foreign_file_is_left_alone(finished: Finished, tmp_path: Path, damage: Any, message: str) -> None:
-    path = copied(finished, tmp_path)
-    path.write_text(damage(path.read_text()))
-    before = path.read_bytes()
-    done = run("--out", str(tmp_path), "--resume")
-    assert done.returncode == 2
-    assert message in done.stderr
-    assert "Traceback" not in done.stderr
-    assert path.read_bytes() == before
-    assert list(tmp_path.iterdir()) == [path]
+# --- bench ----------------------------------------------------------------------------------------
 
 
-def test_a_torn_file_of_another_run_is_left_alone_too(finished: Finished, tmp_path: Path) -> None:
-    path = copied(finished, tmp_path)
-    path.write_text(path.read_text() + '{"work": "half')
-    before = path.read_bytes()
-    assert run("--out", str(tmp_path), "--resume", "--seed", "1").returncode == 2
-    assert path.read_bytes() == before
+def test_bench_prints_a_table(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "--quick", "--device", "cpu"]) == 0
+    out, errors = capsys.readouterr()
+    assert errors == ""
+    assert f"threads: {torch.get_num_threads()}" in out
+    header, *rows = out.split("\n\n")[1].splitlines()
+    assert header.split()[:7] == ["device", "backend", "batch", "n", "k", "d", "boost"]
+    assert [row.split()[6] for row in rows] == ["1", "4", "16"]
 
 
-def test_results_of_another_machine_are_not_gone_on_with(finished: Finished, tmp_path: Path) -> None:
-    path = copied(finished, tmp_path)
-    lines = path.read_text().splitlines(keepends=True)
-    path.write_text("".join(lines[:4]))
-    done = run("--out", str(tmp_path), "--resume", KNOCKOUT_BACKEND="reference")
-    assert done.returncode == 2
-    assert "another native kernels (True, now False)" in done.stderr
-    path.write_text("".join(lines))  # a whole run may be shown anywhere, but not without a word
-    done = run("--out", str(tmp_path), "--resume", KNOCKOUT_BACKEND="reference")
-    assert done.returncode == 0
-    assert "measured with another native kernels" in done.stderr
+def test_bench_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "--quick", "--device", "cpu", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["environment"]["torch"] == torch.__version__
+    assert {row["device"] for row in found["rows"]} == {"cpu"}
+    assert all(row["ratio"] > 0 and row["ratio_with_backward"] > 0 for row in found["rows"])
 
 
-def test_other_peoples_files_are_not_overwritten(tmp_path: Path) -> None:
-    (tmp_path / "report.md").write_text("mine")
-    done = run("--out", str(tmp_path))
-    assert done.returncode == 2
-    assert "report.md exists, and would be overwritten" in done.stderr
-    assert [path.read_text() for path in tmp_path.iterdir()] == ["mine"]
+def test_bench_measures_every_cell_on_every_device(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Any] = []
+
+    def measure(*arguments: Any) -> list[Any]:
+        seen.append(arguments[:2])
+        return []
+
+    monkeypatch.setattr(cli, "measure", measure)
+    monkeypatch.setattr(cli, "table", lambda *_, **__: "")
+    assert main(["bench"]) == 0
+    capsys.readouterr()
+    assert seen == [(device, cell) for device in cli.devices() for cell in cli.CELLS]
 
 
-def test_any_screen_and_any_taste_in_figures(finished: Finished, tmp_path: Path) -> None:
-    copied(finished, tmp_path)
-    (tmp_path / "matplotlibrc").write_text("text.usetex: True\n")
-    odd = {"PYTHONIOENCODING": "ascii", "MPLBACKEND": "nonsense", "MATPLOTLIBRC": str(tmp_path / "matplotlibrc")}
-    done = run("--out", str(tmp_path), "--resume", **odd)
-    assert done.returncode == 0, done.stderr
-    assert (tmp_path / "quality.svg").read_bytes() == (finished[0] / "quality.svg").read_bytes()
+@with_kernels
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_bench_reports_nothing_when_results_are_wrong(
+    options: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = cli._soft
+
+    def wrong(values: Tensor, scores: Tensor, k: int, c: float) -> Tensor:
+        return right(values, scores, k, c) + (1e-2 if backends.chosen_for(values.device) != "reference" else 0.0)
+
+    monkeypatch.setattr(cli, "_soft", wrong)
+    with backends.force("auto"):
+        assert main(["bench", "--quick", *options]) == 1
+    out, errors = capsys.readouterr()
+    assert out == ""
+    assert errors.startswith("knockout: error: on cpu the backend")
+    assert "no times are reported" in errors
 
 
-def test_of_many_who_begin_at_once_one_does(tmp_path: Path) -> None:
-    header = {"settings": {"seed": 0}, "environment": {"code": "x"}}
-    code = (
-        "import sys, time; from pathlib import Path; from knockout.eval.journal import Journal, JournalError\n"
-        "while not Path(sys.argv[1]).exists(): pass\n"
-        "try:\n"
-        f"    journal = Journal.open(Path(sys.argv[2]), {header!r}, resume=True)\n"
-        "    journal.append('rounds', [{}]); time.sleep(2); print('mine')\n"
-        "except JournalError: print('theirs')\n"
-    )
-    go, path = tmp_path / "go", tmp_path / "results.jsonl"
-    several = [
-        subprocess.Popen([sys.executable, "-c", code, str(go), str(path)], stdout=subprocess.PIPE, text=True)
-        for _ in range(3)
-    ]
-    time.sleep(4)
-    go.touch()
-    assert sorted(each.communicate(timeout=60)[0].strip() for each in several) == ["mine", "theirs", "theirs"]
-    assert len(path.read_text().splitlines()) == 2
+@pytest.mark.parametrize("device", ["meta", "gpu", "cuda:99", "hpu"])
+def test_a_device_that_is_not_there(device: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "--device", device]) == 2
+    out, errors = capsys.readouterr()
+    assert out == ""
+    assert errors.startswith(f"knockout: error: --device: {device!r}")
 
 
-def test_one_file_has_one_writer(finished: Finished, tmp_path: Path) -> None:
-    fcntl = pytest.importorskip("fcntl")
-    path = copied(finished, tmp_path)
-    with path.open("rb") as other:
-        fcntl.flock(other, fcntl.LOCK_EX)
-        done = run("--out", str(tmp_path), "--resume")
-    assert done.returncode == 2
-    assert "being written by another run" in done.stderr
-
-
-def test_an_interrupt_keeps_what_is_done(tmp_path: Path) -> None:
-    begun = subprocess.Popen(
-        [*RUN, "--out", str(tmp_path)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # ignored in who runs in the background
-    )
-    while not (tmp_path / "results.jsonl").exists():
-        time.sleep(0.01)
-    begun.send_signal(signal.SIGINT)
-    _, errors = begun.communicate(timeout=60)
-    assert begun.returncode == 130
-    assert "--resume" in errors
-    assert "Traceback" not in errors
+# --- habits of the command ------------------------------------------------------------------------
 
 
 def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
     for arguments, words in (
         (["--version"], f"knockout {knockout.__version__}"),
         (["--help"], "examples:"),
-        (["reproduce", "--help"], "--grid"),
+        (["bench", "--help"], "--device"),
     ):
         with pytest.raises(SystemExit) as stopped:
             main(arguments)
@@ -287,10 +156,10 @@ def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
     ("arguments", "message"),
     [
         ([], "COMMAND"),
-        (["reproduce", "--grid", "huge"], "--grid"),
-        (["reproduce", "--seed", "-1"], "--seed: must be a whole number from 0 to 2147483648; got '-1'"),
-        (["reproduce", "--threads", "0"], "--threads: must be a whole number from 1 to 4096"),
-        (["reproduce", "--seed", "x"], "got 'x'"),
+        (["measure"], "choose from 'info', 'bench'"),
+        (["bench", "--threads", "0"], "--threads: must be a whole number from 1 to 4096; got '0'"),
+        (["bench", "--threads", "x"], "got 'x'"),
+        (["info", "--device", "cpu"], "--device"),
     ],
 )
 def test_a_wrong_call(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -300,48 +169,107 @@ def test_a_wrong_call(arguments: list[str], message: str, capsys: pytest.Capture
     assert message in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("device", ["meta", "gpu", "cuda:99", "hpu"])
-def test_a_device_that_is_not_there(device: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["reproduce", "--device", device, "--out", str(tmp_path / "results")]) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("knockout: error: --device:")
-    assert repr(device) in error
-    assert not (tmp_path / "results").exists()
+@pytest.mark.parametrize("name", ["reproduce", "arena"])
+def test_commands_that_have_moved(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([name, "--out", "results", "--help"]) == 2
+    out, errors = capsys.readouterr()
+    assert out == ""
+    assert errors.count("\n") == 1
+    assert f"python -m evals {name}" in errors
 
 
-def test_a_folder_that_is_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "results").write_text("mine")
-    assert main(["reproduce", "--out", str(tmp_path / "results")]) == 2
-    assert "is a file" in capsys.readouterr().err
-    assert main(["reproduce", "--out", str(tmp_path / "results" / "more")]) == 1
-    assert capsys.readouterr().err.startswith("knockout: error:")
-    assert (tmp_path / "results").read_text() == "mine"
+@pytest.mark.parametrize(
+    ("error", "code", "message"),
+    [
+        (cli.UsageError("no such thing"), 2, "knockout: error: no such thing\n"),
+        (cli.CommandError("it broke"), 1, "knockout: error: it broke\n"),
+        (PermissionError("not allowed"), 1, "knockout: error: not allowed\n"),
+        (torch.OutOfMemoryError("too large"), 1, "knockout: error: too large\n"),
+        (KeyboardInterrupt(), 130, "knockout: interrupted\n"),
+    ],
+)
+def test_exit_codes(
+    error: BaseException, code: int, message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> None:
+        raise error
+
+    monkeypatch.setattr(cli, "environment", fail)
+    assert main(["info"]) == code
+    assert capsys.readouterr().err == message
 
 
-def test_without_the_extra_it_says_what_to_install() -> None:
-    code = "import sys; sys.modules['matplotlib'] = None; from knockout.cli import main; sys.exit(main(['reproduce']))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 2
-    assert "matplotlib is missing: pip install 'knockout-topk[eval]'" in done.stderr
+def test_an_interrupt_of_the_process() -> None:
+    wait = (
+        "import sys, time; from knockout import cli\n"
+        "def measure(*_):\n    print('measuring', file=sys.stderr, flush=True); time.sleep(60)\n"
+        "cli.measure = measure; raise SystemExit(cli.main())"
+    )
+    # In a background job SIGINT is ignored, and child processes inherit that.
+    begun = start(wait, "bench", preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
+    assert begun.stderr is not None
+    assert begun.stderr.readline() == "measuring\n"
+    begun.send_signal(signal.SIGINT)
+    assert finish(begun) == (130, "", "knockout: interrupted\n")
 
 
-def test_the_library_alone_needs_no_extra() -> None:
-    code = "import sys; sys.modules['matplotlib'] = sys.modules['rich'] = None; import knockout.plot, knockout.cli"
-    assert subprocess.run([sys.executable, "-c", code], timeout=120).returncode == 0
+def test_torch_alone_is_enough() -> None:
+    names = ("matplotlib", "numpy", "pyarrow", "rich", "safetensors", "transformers", "harness", "benchmarks")
+    # numpy only after torch, which itself imports it where it is installed.
+    hidden = f"import sys, torch; sys.modules.update(dict.fromkeys({names!r})); "
+    code, out, errors = finish(start(hidden + MAIN, "bench", "--quick"))
+    assert (code, errors) == (0, "")
+    assert "\x1b" not in out  # a pipe is not a terminal
 
 
-def test_the_quick_grid_fills_all_panels() -> None:
-    assert {k for _, k in experiments.GRIDS["quick"]} >= set(experiments.PANELS)
-    for k in experiments.PANELS:
-        assert sum(size == k for _, size in experiments.GRIDS["quick"]) >= 2
-    names = [work.name for work in experiments.experiments(experiments.settings_for("paper", 0, "cpu", 2))]
-    assert len(names) == len(set(names))
-    assert sum(name.startswith("cell") for name in names) == 85
+def test_python_m_knockout_and_a_reader_that_leaves() -> None:
+    run = "import runpy; runpy.run_module('knockout', run_name='__main__', alter_sys=True)"
+    closed, pipe = os.pipe()
+    os.close(closed)
+    code, _, errors = finish(start(run, "info", stdout=pipe))
+    os.close(pipe)
+    assert (code, errors) == (1, "")
 
 
-def test_batches_of_a_cell() -> None:
-    settings = Settings("quick", 0, "cpu", 1, batches=8, weights=2**20, patience=0.0, rates=(0.1,), seeds=1, steps=1)
-    assert settings.batches_of(16, 2) == 8
-    assert settings.batches_of(2**10, 2**8) == 4
-    assert settings.batches_of(2**14, 2**11) == 2
-    assert experiments.settings_for("paper", 0, "cpu", 1).batches_of(2**14, 2**11) == 16
+@pytest.mark.parametrize(
+    ("environment", "colored"), [({}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)]
+)
+def test_bold_only_on_a_terminal_without_no_color(environment: dict[str, str], colored: bool) -> None:
+    ours, terminal = pty.openpty()
+    environment = {"TERM": "xterm", "NO_COLOR": "", **environment}
+    try:
+        code, _, errors = finish(start(MAIN, "info", stdout=terminal, environment=environment))
+        shown = os.read(ours, 65536).decode()
+    finally:
+        os.close(terminal)
+        os.close(ours)
+    assert (code, errors) == (0, "")
+    assert ("\x1b[1m" in shown) == colored
+    assert knockout.__version__ in shown
+
+
+# --- timing ---------------------------------------------------------------------------------------
+
+
+def test_calls_take_turns() -> None:
+    order: list[str] = []
+    calls = {name: (lambda name=name: order.append(name)) for name in "ab"}
+    taken = timing.interleaved(calls, rounds=3)
+    assert order == list("ab" * 4)  # once each that is not timed
+    assert {name: len(each) for name, each in taken.items()} == {"a": 3, "b": 3}
+
+
+def test_calls_go_on_until_the_time_has_passed() -> None:
+    assert len(timing.interleaved({"a": lambda: None}, rounds=1, seconds=0.01)["a"]) > 10
+
+
+def test_the_hard_twin() -> None:
+    values, scores = torch.randn(2, 5, 3, requires_grad=True), torch.randn(2, 5, requires_grad=True)
+    found = timing.hard_topk(values, scores, 2)
+    expected = torch.stack([row[each.topk(2).indices] for row, each in zip(values, scores, strict=True)])
+    torch.testing.assert_close(found, expected)
+    d_values, d_scores = timing.gradients(
+        lambda values, scores: timing.hard_topk(values, scores, 2), values, scores, torch.ones_like(found)
+    )
+    assert d_values.sum() == found.numel()
+    assert d_scores is None
