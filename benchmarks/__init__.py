@@ -1,1 +1,1 @@
-"""Benchmarks."""
+"""Benchmarks: ``python -m benchmarks`` lists them, ``python -m benchmarks NAME`` runs one."""

@@ -1,58 +1,64 @@
-"""The cheapest relaxation there is, in as few lines of PyTorch as it takes, beside ours: what is an interface worth?
-
-The threshold sigmoid of DFTopK without checks, masks or spoiled rows, which is what one would write for one model; and
-the same behind the library's interface, ``knockout.methods.threshold``.
-"""
+"""The threshold sigmoid of DFTopK is the cheapest relaxation. Here it is in as few lines of PyTorch as it takes,
+without checks, masks or handling of invalid rows, and compared with the same behind the interface of the library."""
 
 from __future__ import annotations
 
+import argparse
+from collections.abc import Sequence
 from functools import partial
 
 import torch
 from torch import Tensor
+from torch.testing import assert_close
 
-import knockout
-from benchmarks.timing import medians, save
+from benchmarks.common import Size, check_against_reference, draw, pass_rows, soft
+from benchmarks.registry import Benchmark, Effort, Row
+from harness.timing import passes
+from knockout import methods
+from knockout.boost import Relative
 
-BATCH, D = 16, 32
-CELLS = [(n, k) for n in (1024, 4096, 16384) for k in (8, 64, 512)]
+BOOST = Relative(4)
+BARE = "threshold, bare"
+
+
+class Bare(Benchmark[Size]):
+    """An operator with and without an interface."""
+
+    name = "bare"
+    description = (
+        "what the interface costs: the threshold sigmoid in bare PyTorch and in the library, and knockout.topk"
+    )
+    seconds = 1.0
+    tiny = Size(2, 64, 4, 3)
+
+    def cells(self, options: argparse.Namespace) -> Sequence[Size]:  # noqa: ARG002
+        return [Size(16, n, k, 32) for n in (1024, 4096, 16384) for k in (8, 64, 512)]
+
+    def check(self, cell: Size) -> None:
+        values, scores = draw(cell)
+        assert_close(bare(values, scores, cell.k), threshold(values, scores, cell.k))
+        check_against_reference(values, scores, cell.k, BOOST)
+
+    def measure(self, cell: Size, effort: Effort) -> list[Row]:
+        operators = {
+            BARE: partial(bare, k=cell.k),
+            "threshold": partial(threshold, k=cell.k),
+            "knockout.topk": partial(soft, k=cell.k, boost=BOOST),
+        }
+        return pass_rows(cell._asdict(), passes(operators, *draw(cell), *effort), base=BARE)
 
 
 def bare(values: Tensor, scores: Tensor, k: int) -> Tensor:
-    """Rows (batch, k, d), each scaled by its sigmoid."""
+    """Value rows (batch, k, d), each scaled by its sigmoid."""
     best, index = scores.topk(k + 1)
     middle = (best[:, k - 1 : k] + best[:, k:]) / 2
     gate = torch.sigmoid((best[:, :k] - middle) / 0.1)
     return gate.unsqueeze(-1) * values.gather(1, index[:, :k, None].expand(-1, -1, values.shape[-1]))
 
 
-METHODS = {
-    "knockout": lambda values, scores, k: knockout.topk(values, scores, k).values,
-    "threshold": lambda values, scores, k: knockout.methods.threshold(scores, k).apply(values),
-    "threshold, bare": bare,
-}
+def threshold(values: Tensor, scores: Tensor, k: int) -> Tensor:
+    """The same, by the library."""
+    return methods.threshold(scores, k).apply(values)
 
 
-def main() -> None:
-    """Milliseconds forward, and forward and backward."""
-    rows = []
-    for n, k in CELLS:
-        values, scores = torch.rand(BATCH, n, D).requires_grad_(), torch.rand(BATCH, n).requires_grad_()
-
-        def forward(name: str, values: Tensor = values, scores: Tensor = scores, k: int = k) -> Tensor:
-            with torch.no_grad():
-                return METHODS[name](values, scores, k)
-
-        def both(name: str, values: Tensor = values, scores: Tensor = scores, k: int = k) -> None:
-            values.grad = scores.grad = None
-            METHODS[name](values, scores, k).sum().backward()
-
-        alone, whole = (medians({name: partial(use, name) for name in METHODS}, seconds=1.0) for use in (forward, both))
-        row = {name: (round(1e3 * alone[name], 3), round(1e3 * whole[name], 3)) for name in METHODS}
-        rows.append({"n": n, "k": k, **row})
-        print(f"n = {n:5d}, k = {k:3d}: " + ", ".join(f"{name} {a} ({b})" for name, (a, b) in row.items()), flush=True)
-    print(save("bare", rows))
-
-
-if __name__ == "__main__":
-    main()
+BENCHMARK = Bare()

@@ -1,153 +1,214 @@
-"""Candidates on many ranks: the same result as in one process, how many bytes travel, and how long it takes.
-
-    torchrun --nproc-per-node 4 -m benchmarks.distributed
+"""Candidates on many ranks: every rank is a process on this machine, with one thread.
 
 Bytes are counted twice: those that ranks hand over to be sent to others, and those that the loopback interface has
-carried, with whatever TCP adds and other programs send. The rival gathers all values and scores on all ranks and calls
-``knockout.topk`` there; where that is a GiB for each of them, it is only reckoned.
-"""
+carried, with what TCP adds and what other programs send. The baseline gathers all values and scores on all ranks and
+calls knockout.topk there; where that is a GiB for each of them, its bytes are computed, and it is not run."""
 
 from __future__ import annotations
 
-import itertools
+import argparse
+import multiprocessing
 import os
-import time
-from collections.abc import Callable
+import signal
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ProcessPoolExecutor, wait
+from contextlib import ExitStack, contextmanager
+from datetime import timedelta
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
-from rich.console import Console
-from rich.table import Table
 from torch import Tensor
+from torch.testing import assert_close
 
 import knockout
-from benchmarks.timing import save
+from benchmarks.registry import Benchmark, Effort, Row
+from harness.timing import medians
 from knockout import distributed
-from knockout.boost import Relative
-
-CELLS = [(2**14, 64, 16), (2**17, 64, 64), (2**17, 256, 64), (2**20, 64, 64), (2**20, 256, 64), (2**20, 256, 1024)]
-BOOSTS = (1.0, 4.0, 16.0, 64.0)
-TURNS = 5
-MOST = 2**26  # numbers that the rival gathers
+from knockout.cli import number
 
 
-def inputs(n: int, d: int, rank: int, size: int) -> tuple[Tensor, Tensor]:
-    """Values and scores of this rank: a part of n, not the same on each."""
-    ends = [n * (rank * rank + rank) // (size * size + size) for rank in range(size + 1)]
-    generator = torch.Generator().manual_seed(rank)
-    count = ends[rank + 1] - ends[rank]
-    return torch.rand(count, d, generator=generator), torch.randn(count, generator=generator)
+class Cell(NamedTuple):
+    """Sizes of all ranks together, and the boost."""
+
+    n: int
+    d: int
+    k: int
+    boost: float = 4.0
 
 
-def gathered(values: Tensor, scores: Tensor, sizes: list[int], k: int, boost: float) -> Any:
-    """The rival; its gradients of values and scores are those of all ranks' candidates, and are cut down."""
-    most, rank = max(sizes), dist.get_rank()
-    whole = []
-    for mine in (values.detach(), scores.detach()):
-        padded = mine.new_zeros(most, *mine.shape[1:])
-        padded[: len(mine)] = mine
-        all_ = mine.new_empty(len(sizes) * most, *mine.shape[1:])
-        dist.all_gather_into_tensor(all_, padded)
-        parts = [part[:count] for part, count in zip(all_.split(most), sizes, strict=True)]
-        whole.append(torch.cat(parts).requires_grad_())
-    out = knockout.topk(whole[0], whole[1], k, boost)
-    out.values.sin().sum().backward()
-    first = sum(sizes[:rank])
-    gradients = [x.grad[first : first + sizes[rank]] for x in whole if x.grad is not None]
-    return out, *gradients
+CELLS = [
+    Cell(2**14, 64, 16),
+    Cell(2**17, 64, 64),
+    Cell(2**17, 256, 64),
+    Cell(2**20, 64, 64),
+    Cell(2**20, 256, 64),
+    Cell(2**20, 256, 1024),
+    *(Cell(2**20, 256, 64, boost) for boost in (1.0, 16.0, 64.0)),
+]
+MOST = 2**26  # numbers that the baseline gathers
+KINDS = ("scores", "gradients of scores", "values", "gradients of values")  # of what is sent
 
 
-def spread(values: Tensor, scores: Tensor, k: int, boost: float) -> Any:
-    """Ours."""
-    leaves = values.detach().requires_grad_(), scores.detach().requires_grad_()
-    out = distributed.topk(*leaves, k, boost)
-    out.values.sin().sum().backward()
-    return out, leaves[0].grad, leaves[1].grad
+class Distributed(Benchmark[Cell]):
+    """A selection of candidates on many ranks beside gathering them all."""
+
+    name = "distributed"
+    description = "candidates on many ranks: bytes and time, beside gathering all values on all ranks"
+    threads = 1
+    tiny = Cell(2**8, 4, 8)
+
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("--ranks", type=number(1, 1024), default=4, help="processes (%(default)s)")
+
+    def cells(self, options: argparse.Namespace) -> Sequence[Cell]:  # noqa: ARG002
+        return CELLS
+
+    @contextmanager
+    def prepared(self, cells: Sequence[Cell], options: argparse.Namespace) -> Iterator[None]:  # noqa: ARG002
+        with process_group(options.ranks) as self._on_all_ranks:
+            yield
+
+    def check(self, cell: Cell) -> None:
+        self._on_all_ranks(_check, cell)
+
+    def measure(self, cell: Cell, effort: Effort) -> list[Row]:
+        return [self._on_all_ranks(_measure, cell, effort.rounds)[0]]
 
 
-def carried() -> int:
-    """Bytes that the loopback interface has carried so far; 0 where that cannot be told."""
-    table = Path("/proc/net/dev")
-    if not table.exists():
-        return 0
-    return next(int(line.split(":")[1].split()[0]) for line in table.read_text().splitlines() if "lo:" in line)
+# --- processes ------------------------------------------------------------------------------------
 
 
-def measured(run: Callable[[], Any]) -> tuple[float, int]:
-    """Median seconds of a call, and bytes on the wire, on all ranks together."""
-    times, wire = [], 0
-    for _ in range(TURNS):
-        dist.barrier()
-        before, begin = carried(), time.perf_counter()
-        run()
-        dist.barrier()
-        times.append(time.perf_counter() - begin)
-        wire = carried() - before
-    return sorted(times)[TURNS // 2], wire
+@contextmanager
+def process_group(ranks: int) -> Iterator[Callable[..., list[Any]]]:
+    """Start so many processes, which form a group; yield a function that calls a function in all of them."""
+    context = multiprocessing.get_context("spawn")
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        processes = [
+            stack.enter_context(ProcessPoolExecutor(1, context, _join, (folder, rank, ranks, torch.get_num_threads())))
+            for rank in range(ranks)
+        ]
+
+        def on_all_ranks(function: Callable[..., Any], *arguments: Any) -> list[Any]:
+            futures = [process.submit(function, *arguments) for process in processes]
+            # A rank that fails leaves the others waiting until their timeout: its error comes first.
+            for future in wait(futures, return_when=FIRST_EXCEPTION).done:
+                future.result()
+            return [future.result() for future in futures]
+
+        yield on_all_ranks
 
 
-def cell(n: int, d: int, k: int, boost: float) -> dict[str, Any]:
-    """One size: results compared, then bytes and seconds."""
-    rank, size = dist.get_rank(), dist.get_world_size()
-    values, scores = inputs(n, d, rank, size)
-    count = torch.zeros(size, dtype=torch.int64)
-    count[rank] = len(scores)
-    dist.all_reduce(count)
-    sizes = count.tolist()
-    ours, rival = spread(values, scores, k, boost), n * d <= MOST
-    if rival:
-        theirs = gathered(values, scores, sizes, k, boost)
-        for one, other in zip((*ours[0], *ours[1:]), (*theirs[0], *theirs[1:]), strict=True):
-            torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+def _join(folder: str, rank: int, ranks: int, threads: int) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that started this one handles it
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    torch.set_num_threads(threads)
+    init = f"file://{folder}/group"
+    dist.init_process_group("gloo", init, world_size=ranks, rank=rank, timeout=timedelta(seconds=60))
+
+
+# --- in each of them ------------------------------------------------------------------------------
+
+
+def _check(cell: Cell) -> None:
+    """Compare results and gradients with those of the baseline, with as many columns as it can gather."""
+    few = cell._replace(d=min(cell.d, max(1, MOST // cell.n)))
+    values, scores = inputs(few)
+    found, expected = spread(values, scores, few), gathered(values, scores, few)
+    for one, other in zip(found, expected, strict=True):
+        assert_close(one, other, rtol=1e-4, atol=1e-4)
+
+
+def _measure(cell: Cell, rounds: int) -> Row:
+    ranks = dist.get_world_size()
+    values, scores = inputs(cell)
     with distributed.traffic() as traffic:
-        spread(values, scores, k, boost)
-    kinds = ["scores", "gradients of scores", "values", "gradients of values"]
-    sent = torch.tensor([traffic.total, *(traffic.sent[kind] for kind in kinds)])
+        spread(values, scores, cell)
+    sent = torch.tensor([traffic.total, *(traffic.sent[kind] for kind in KINDS)])
     dist.all_reduce(sent)
-    seconds, wire = measured(lambda: spread(values, scores, k, boost))
-    all_ = measured(lambda: gathered(values, scores, sizes, k, boost)) if rival else (None, None)
+    calls = {"spread": lambda: _together(spread, values, scores, cell)}
+    if cell.n * cell.d <= MOST:
+        calls["gathered"] = lambda: _together(gathered, values, scores, cell)
+    wire = {name: _carried_by(call) for name, call in calls.items()}
+    taken = medians(calls, rounds)  # by number, not by time: all ranks have to do as many
+    gathering = 4 * cell.n * cell.d * (ranks - 1)
     return {
-        "n": n, "d": d, "k": k, "boost": boost, "ranks": size,
-        "sent": int(sent[0]), **{kind: int(each) for kind, each in zip(kinds, sent[1:], strict=True)},
-        "gathering all values": 4 * n * d * (size - 1), "wire": wire, "wire of gathering": all_[1],
-        "seconds": seconds, "seconds of gathering": all_[0],
+        **cell._asdict(), "ranks": ranks, "sent, kB": sent[0].item() / 1e3,
+        **{f"{kind}, kB": each.item() / 1e3 for kind, each in zip(KINDS, sent[1:], strict=True)},
+        "gathering all values, kB": gathering / 1e3, "times less": gathering / max(1, sent[0].item()),
+        "on the wire, kB": wire["spread"] / 1e3, "gathering on the wire, kB": _or_none(wire.get("gathered"), 1e-3),
+        "ms": 1e3 * taken["spread"], "gathering, ms": _or_none(taken.get("gathered"), 1e3),
     }  # fmt: skip
 
 
-def shown(rows: list[dict[str, Any]]) -> Table:
-    """A line a cell."""
-    columns = ("n", "d", "k", "boost", "sent, kB", "of it scores", "and back", "all values, kB", "times less")
-    table = Table(*columns, "on the wire, kB", "all values", "ms", "all values")
-    for row in rows:
-        sent, all_ = row["sent"] / 1e3, row["gathering all values"] / 1e3
-        wire, seconds = row["wire of gathering"], row["seconds of gathering"]
-        table.add_row(
-            f"{row['n']}", f"{row['d']}", f"{row['k']}", f"{row['boost']:g}", f"{sent:.0f}",
-            f"{row['scores'] / 1e3:.0f}", f"{row['gradients of scores'] / 1e3:.0f}",
-            f"{all_:.0f}", f"{all_ / sent:.0f}",
-            f"{row['wire'] / 1e3:.0f}", f"{wire / 1e3:.0f}" if wire else "-",
-            f"{1e3 * row['seconds']:.1f}", f"{1e3 * seconds:.1f}" if seconds else "-",
-        )  # fmt: skip
-    return table
+def _or_none(value: float | None, factor: float) -> float | None:
+    return None if value is None else factor * value
 
 
-def main() -> None:
-    """All sizes with the default boost, and one with others."""
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo")
-    rows = []
-    for (n, d, k), boost in itertools.chain(((size, 4.0) for size in CELLS), ((CELLS[-2], boost) for boost in BOOSTS)):
-        rows.append(cell(n, d, k, boost))
-        if dist.get_rank() == 0:
-            print(f"n = {n}, d = {d}, k = {k}, {Relative(boost)}: done", flush=True)
-    if dist.get_rank() == 0:
-        Console(width=180).print(shown(rows))
-        print(f"written to {save(f'distributed-{dist.get_world_size()}', rows)}")
-    dist.destroy_process_group()
+def inputs(cell: Cell) -> tuple[Tensor, Tensor]:
+    """Values and scores of this rank: a part of n that is different on each."""
+    sizes = _sizes(cell.n)
+    rank = dist.get_rank()
+    generator = torch.Generator().manual_seed(rank)
+    return torch.rand(sizes[rank], cell.d, generator=generator), torch.randn(sizes[rank], generator=generator)
 
 
-if __name__ == "__main__":
-    main()
+def _sizes(n: int) -> list[int]:
+    """How many candidates each rank has."""
+    ranks = dist.get_world_size()
+    ends = [n * (rank * rank + rank) // (ranks * ranks + ranks) for rank in range(ranks + 1)]
+    return [end - start for start, end in pairwise(ends)]
+
+
+def spread(values: Tensor, scores: Tensor, cell: Cell) -> list[Tensor]:
+    """Values, scores, indices and mask of ``distributed.topk``, and the gradients of values and scores."""
+    leaves = values.detach().requires_grad_(), scores.detach().requires_grad_()
+    out = distributed.topk(*leaves, cell.k, cell.boost)
+    return [*out, *torch.autograd.grad(out.values.sin().sum(), leaves)]
+
+
+def gathered(values: Tensor, scores: Tensor, cell: Cell) -> list[Tensor]:
+    """The same by the baseline; of its gradients, those of this rank's candidates."""
+    sizes, rank = _sizes(cell.n), dist.get_rank()
+    whole = [_gather(each, sizes).requires_grad_() for each in (values, scores)]
+    out = knockout.topk(whole[0], whole[1], cell.k, cell.boost)
+    gradients = torch.autograd.grad(out.values.sin().sum(), whole)
+    return [*out, *(each.split(sizes)[rank] for each in gradients)]
+
+
+def _gather(mine: Tensor, sizes: list[int]) -> Tensor:
+    """The candidates of all ranks, rank by rank."""
+    most = max(sizes)
+    padded = mine.new_zeros(most, *mine.shape[1:])
+    padded[: len(mine)] = mine
+    parts = [torch.empty_like(padded) for _ in sizes]
+    dist.all_gather(parts, padded)
+    return torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)])
+
+
+def _together(function: Callable[..., Any], *arguments: Any) -> None:
+    """Call a function, and wait for all ranks: the next call starts at the same time on all."""
+    function(*arguments)
+    dist.barrier()
+
+
+def _carried_by(call: Callable[[], object]) -> int:
+    """Bytes that the loopback interface carries during a call."""
+    dist.barrier()
+    before = _carried()
+    call()
+    return _carried() - before
+
+
+def _carried() -> int:
+    """Bytes that the loopback interface has carried so far; 0 where the system does not tell."""
+    file = Path("/proc/net/dev")
+    if not file.exists():
+        return 0
+    return next(int(line.split(":")[1].split()[0]) for line in file.read_text().splitlines() if "lo:" in line)
+
+
+BENCHMARK = Distributed()

@@ -1,37 +1,76 @@
-"""Which way of gathering and weighing rows is the fastest? Seconds, and their ratio to the hard twin's gather."""
+"""The weights of a selection are given. Every way computes the same blended values, except for the first, which gathers
+the value rows of the leaders alone."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import argparse
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
+from torch.nn.functional import embedding_bag
 
 import knockout
-from benchmarks.timing import medians, save
-from knockout.gather import blend
-from knockout.plan import Bracket
+from benchmarks.common import Size, blend, check_close, draw, sparse
+from benchmarks.registry import Benchmark, Effort, Row
+from harness.timing import medians
+from knockout import backends
 
-CELLS = [(16, 16384, 2, 32), (16, 16384, 64, 32), (16, 16384, 2048, 32), (16, 1024, 64, 32), (4, 16384, 64, 512)]
+LEADERS = "leaders only"
+CELLS = [
+    Size(16, 16384, 2, 32),
+    Size(16, 16384, 64, 32),
+    Size(16, 16384, 2048, 32),
+    Size(16, 1024, 64, 32),
+    Size(4, 16384, 64, 512),
+]
 
 
-def contestants(batch: int, n: int, k: int, d: int) -> dict[str, Callable[[], Tensor]]:
-    """The same blend, five ways, and the gather of the leaders alone."""
-    generator = torch.Generator().manual_seed(0)
-    values, scores = torch.rand(batch, n, d, generator=generator), torch.rand(batch, n, generator=generator)
+class Gather(Benchmark[Size]):
+    """Ways to gather and weight value rows."""
+
+    name = "gather"
+    description = "ways to gather and weight value rows, as a ratio to the gather of the leaders alone"
+    seconds = 2.0
+    tiny = Size(2, 21, 4, 3)
+
+    def cells(self, options: argparse.Namespace) -> Sequence[Size]:  # noqa: ARG002
+        return CELLS
+
+    def check(self, cell: Size) -> None:
+        values, scores = draw(cell)
+        with backends.force("reference"):
+            expected = knockout.select(scores, cell.k).apply(values)
+        for name, way in ways(cell).items():
+            if name != LEADERS:
+                check_close(name, way(), expected, tolerance=1e-4)
+
+    def measure(self, cell: Size, effort: Effort) -> list[Row]:
+        taken = medians(ways(cell), *effort)
+        return [
+            {**cell._asdict(), "way": name, "ms": 1e3 * each, "ratio": each / taken[LEADERS]}
+            for name, each in taken.items()
+        ]
+
+
+def ways(size: Size) -> dict[str, Callable[[], Tensor]]:
+    """The same blend in five ways, and the gather of the leaders alone."""
+    batch, n, k, d = size
+    values, scores = draw(size)
     selection = knockout.select(scores, k)
-    plan = selection._plan
-    assert isinstance(plan, Bracket)
-    member, weight = plan.member, plan.weight
-    m = member.shape[-1]
-    offset = torch.arange(batch)[:, None, None]
-    slot = torch.arange(k).repeat_interleave(m).expand(batch, -1)
-    slot = torch.empty(batch, n, dtype=torch.int64).scatter(1, member.flatten(1), slot)
+    member, weight = sparse(selection)
+    # What each way needs is set up here, and not timed. Padding (member == n) names the slot's leader, with weight 0.
+    offset = torch.arange(batch)[:, None, None] * n
+    row = torch.where(member < n, member, member[..., :1]) + offset
+    # The slot of every candidate: one more column takes the padding. Candidates in no slot have mass 0; slot 0 is as
+    # good as any for them.
+    slots = torch.arange(k).repeat_interleave(member.shape[-1]).expand(batch, -1)
+    slot = torch.zeros(batch, n + 1, dtype=torch.int64).scatter(1, member.flatten(1), slots)[:, :n]
     mass = selection.mass()
     leader = selection.indices.unsqueeze(-1).expand(-1, -1, d)
 
     def gather_einsum() -> Tensor:
-        return torch.einsum("bkm,bkmd->bkd", weight, values.flatten(0, 1)[member + offset * n])
+        return torch.einsum("bkm,bkmd->bkd", weight, values.flatten(0, 1)[row])
 
     def scatter_add() -> Tensor:
         index = slot.unsqueeze(-1).expand(-1, -1, d)
@@ -39,39 +78,22 @@ def contestants(batch: int, n: int, k: int, d: int) -> dict[str, Callable[[], Te
 
     def index_add() -> Tensor:
         rows = (values * mass.unsqueeze(-1)).flatten(0, 1)
-        return torch.zeros(batch * k, d).index_add(0, (slot + offset[..., 0] * k).flatten(), rows).view(batch, k, d)
+        index = (slot + torch.arange(batch).unsqueeze(-1) * k).flatten()
+        return torch.zeros(batch * k, d).index_add(0, index, rows).view(batch, k, d)
 
     def bag_of_all_rows() -> Tensor:
-        bags = (member + offset * n).flatten(0, 1)
-        table, weights = values.flatten(0, 1), weight.flatten(0, 1)
-        return torch.nn.functional.embedding_bag(bags, table, mode="sum", per_sample_weights=weights).view(batch, k, d)
+        bags, weights = row.flatten(0, 1), weight.flatten(0, 1)
+        bag = embedding_bag(bags, values.flatten(0, 1), mode="sum", per_sample_weights=weights)
+        return bag.view(batch, k, d)
 
     return {
-        "leaders only": lambda: values.gather(1, leader),
-        "ours: bag of rows with weight": lambda: blend(values, weight, member),
-        "bag of all rows": bag_of_all_rows,
+        LEADERS: lambda: values.gather(1, leader),
+        "knockout: rows with weight": lambda: blend(values, weight, member),
+        "embedding_bag of all rows": bag_of_all_rows,
         "gather + einsum": gather_einsum,
         "scatter_add": scatter_add,
         "index_add": index_add,
     }
 
 
-def main() -> None:
-    """Check that all agree, then time them."""
-    rows = []
-    for cell in CELLS:
-        runs = contestants(*cell)
-        expected = runs["gather + einsum"]()
-        for name, run in runs.items():
-            if name != "leaders only":
-                torch.testing.assert_close(run(), expected, rtol=1e-4, atol=1e-4, msg=f"{name} is wrong")
-        seconds = medians(runs)
-        print("batch {}, n = {}, k = {}, d = {}".format(*cell))
-        for name, time in seconds.items():
-            print(f"  {name:32s} {time * 1e3:9.3f} ms {time / seconds['leaders only']:8.1f} x")
-        rows.append({"batch": cell[0], "n": cell[1], "k": cell[2], "d": cell[3], "seconds": seconds})
-    print(f"written to {save('gather', rows)}")
-
-
-if __name__ == "__main__":
-    main()
+BENCHMARK = Gather()

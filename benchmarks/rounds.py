@@ -1,64 +1,58 @@
-"""What a plan is worth: the operator against blending the values round by round, and against the hard twin."""
+"""The operator plays the tournament with scores alone and then blends the values once. The paper's algorithm blends the
+values in every round."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import argparse
+from collections.abc import Sequence
 from functools import partial
 
-import torch
 from torch import Tensor
+from torch.testing import assert_close
 
-import knockout
-from benchmarks.timing import medians, save
+from benchmarks.common import HARD, Size, draw, pass_rows, soft
+from benchmarks.registry import Benchmark, Effort, Row
+from harness.timing import hard_topk, passes
 from knockout.boost import Relative
-from knockout.eval.grid import hard
 from knockout.eval.rounds import round_by_round
 
-CELLS = [(1, 16384, 64, 512), (4, 16384, 64, 512), (4, 16384, 2, 512), (4, 16384, 2048, 512), (16, 16384, 64, 32)]
+BOOST = Relative(4)
+SOFT, ROUNDS = "knockout.topk", "round by round"
+CELLS = [
+    Size(1, 16384, 64, 512),
+    Size(4, 16384, 64, 512),
+    Size(4, 16384, 2, 512),
+    Size(4, 16384, 2048, 512),
+    Size(16, 16384, 64, 32),
+]
 
 
-def backward(run: Callable[[], Tensor]) -> None:
-    """Forward, and backward to whatever wants a gradient."""
-    run().sum().backward()
+class Rounds(Benchmark[Size]):
+    """Values blended once, or in every round."""
 
+    name = "rounds"
+    description = "knockout.topk beside blending the values in every round, and beside torch.topk + gather"
+    seconds = 2.0
+    tiny = Size(2, 64, 4, 3)
 
-def main() -> None:
-    """Check that both agree, then time them, forward, and forward with backward."""
-    rows = []
-    for batch, n, k, d in CELLS:
-        generator = torch.Generator().manual_seed(0)
-        values = torch.rand(batch, n, d, generator=generator).requires_grad_()
-        scores = torch.rand(batch, n, generator=generator).requires_grad_()
-        boost = Relative(4)
+    def cells(self, options: argparse.Namespace) -> Sequence[Size]:  # noqa: ARG002
+        return CELLS
 
-        def soft() -> Tensor:
-            return knockout.topk(values, scores, k, boost).values  # noqa: B023
+    def check(self, cell: Size) -> None:
+        values, scores = draw(cell)
+        assert_close(soft(values, scores, cell.k, BOOST), _rounds(values, scores, cell.k), rtol=1e-3, atol=1e-4)
 
-        def rounds() -> Tensor:
-            return round_by_round(values, scores, k, boost)  # noqa: B023
-
-        torch.testing.assert_close(soft(), rounds(), rtol=1e-3, atol=1e-4)
-        runs: dict[str, Callable[[], Tensor]] = {
-            "hard twin": partial(hard, values, scores, k),
-            "knockout.topk": soft,
-            "round by round": rounds,
+    def measure(self, cell: Size, effort: Effort) -> list[Row]:
+        operators = {
+            HARD: partial(hard_topk, k=cell.k),
+            SOFT: partial(soft, k=cell.k, boost=BOOST),
+            ROUNDS: partial(_rounds, k=cell.k),
         }
-        with torch.inference_mode():
-            forward = medians(runs)
-        both = medians({name: partial(backward, run) for name, run in runs.items()})
-        print(f"batch {batch}, n = {n}, k = {k}, d = {d}")
-        for name in runs:
-            print(
-                f"  {name:16s} forward {forward[name] * 1e3:9.2f} ms {forward[name] / forward['hard twin']:7.1f} x"
-                f"   with backward {both[name] * 1e3:9.2f} ms {both[name] / both['hard twin']:7.1f} x"
-            )
-        print(
-            f"  round by round / knockout.topk: {forward['round by round'] / forward['knockout.topk']:.1f} forward, "
-            f"{both['round by round'] / both['knockout.topk']:.1f} with backward"
-        )
-        rows.append({"batch": batch, "n": n, "k": k, "d": d, "forward": forward, "forward and backward": both})
-    print(f"written to {save('rounds', rows)}")
+        return pass_rows(cell._asdict(), passes(operators, *draw(cell), *effort))
 
 
-if __name__ == "__main__":
-    main()
+def _rounds(values: Tensor, scores: Tensor, k: int) -> Tensor:
+    return round_by_round(values, scores, k, BOOST)
+
+
+BENCHMARK = Rounds()

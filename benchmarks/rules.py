@@ -1,39 +1,39 @@
-"""Is there a better rule than ``Relative``? Other units with a schedule; and other ways to measure the gaps of a round.
+"""Other units of Relative with a schedule, and other ways to measure the gaps of a round.
 
-The second are boosts of their own with t = c gap / s, which differ from Relative in the scale s alone, through the
-plain PyTorch reference, so that times say nothing here.
-"""
+The second are boosts with t = c gap / s, which differ from Relative in the scale s alone. They have no kernels and run
+in the reference backend. The score is the fraction that a trained network gets right: mean and least over seeds."""
 
 from __future__ import annotations
 
+import argparse
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
-from rich.console import Console
-from rich.table import Table
 from torch import Tensor
+from torch.testing import assert_close
 
 import knockout
-from benchmarks.timing import save
+from benchmarks.common import Size, draw
+from benchmarks.registry import Benchmark, Effort, Row
 from knockout import methods
 from knockout.boost import Boost, Pairs, Relative
 from knockout.eval import fashion
 from knockout.eval.arena.boosts import CONDITIONS
 from knockout.eval.arena.contestants import Select
 from knockout.eval.arena.learning import NEEDS_DATA, train
-from knockout.eval.journal import Rows
 from knockout.nn import Sharpen, TopK
 
 Scale = Callable[[Tensor, Tensor], Tensor]  # gaps (..., pairs), the scale of the round before (..., 1) -> (..., 1)
 
 
 @dataclass(frozen=True, repr=False)
-class Measured(Boost):
-    """t = c gap / s, with a scale of one's own, from unit on."""
+class Scaled(Boost):
+    """t = c gap / s, with any scale s; it starts at 2, twice the unit."""
 
     scale: Scale
     c: float
@@ -48,22 +48,23 @@ class Measured(Boost):
 
 
 def floored(statistic: Callable[[Tensor], Tensor], gap: Tensor, before: Tensor) -> Tensor:
-    """Some statistic of the gaps, but not below half of what the scale was."""
+    """A statistic of the gaps, but not below half of the scale before."""
     return torch.maximum(statistic(gap), before / 2)
 
 
 def mean(gap: Tensor) -> Tensor:
-    """As Relative has it."""
+    """The mean gap, as in Relative."""
     return gap.mean(dim=-1, keepdim=True)
 
 
-def detached(share: float, gap: Tensor) -> Tensor:
-    """The mean gap, of whose gradient a share is left out."""
-    return (1.0 - share) * mean(gap) + share * mean(gap).detach()
+def detached(part: float, gap: Tensor) -> Tensor:
+    """The mean gap, without a part of its gradient."""
+    return (1.0 - part) * mean(gap) + part * mean(gap).detach()
 
 
-RULES: dict[str, Scale] = {
-    "mean gap (Relative)": partial(floored, mean),
+SAME = "mean gap (Relative)"
+SCALES: dict[str, Scale] = {
+    SAME: partial(floored, mean),
     "median gap": partial(floored, lambda gap: gap.median(dim=-1, keepdim=True).values),
     "root mean square": partial(floored, lambda gap: gap.square().mean(dim=-1, keepdim=True).add(1e-30).sqrt()),
     "mean gap, detached": partial(floored, partial(detached, 1.0)),
@@ -73,50 +74,78 @@ RULES: dict[str, Scale] = {
 }
 TASKS = ("planted", "scores x 100", "k = 64")
 UNITS = (1.0, 3.0, 10.0, 30.0)
-CLOSER = (1.0, 2.0, 3.0, 5.0)  # looked at again, by seeds that nothing was chosen by
+CLOSER = (1.0, 2.0, 3.0, 5.0)  # units measured again, with seeds that nothing was chosen by
 STEPS, SEEDS, FRESH = 200, range(5), range(5, 15)
 
 
-def constant(boost: Boost) -> Callable[[float], Select]:
-    """The same all the time."""
-    return lambda _: partial(knockout.select, boost=boost)
+class Cell(NamedTuple):
+    """A rule, which gives the boost at each part of the training, and a task."""
+
+    rule: str
+    boost_at: Callable[[float], Boost]
+    task: str
+    seeds: range
+    steps: int = STEPS
 
 
-def sharpened(unit: float) -> Callable[[float], Select]:
-    """As ``knockout.nn.Sharpen`` does by default, with another unit."""
-    schedule = Sharpen(TopK(1), steps=1)
-    return lambda progress: partial(knockout.select, boost=Relative(schedule.boost_at(progress), unit))
+class Rules(Benchmark[Cell]):
+    """How well networks learn with other rules for the boost."""
 
+    name = "rules"
+    description = "how well networks learn with other rules for the boost than Relative (scores, not times)"
+    threads = 1
+    left_out = "it trains for hours"
+    tiny = Cell(SAME, lambda _: Scaled(SCALES[SAME], 2.0), "planted", range(1), steps=2)
 
-def compare(rules: dict[str, Callable[[float], Select]], tasks: Sequence[str], seeds: range, data: Path | None) -> Rows:
-    """Mean and least score of each rule in each task."""
-    table, rows = Table("rule", *tasks), []
-    for name, at in rules.items():
-        found = {
-            task: [train(CONDITIONS[task](seed, data), at, STEPS, methods.hard, seed) for seed in seeds]
+    def cells(self, options: argparse.Namespace) -> Sequence[Cell]:  # noqa: ARG002
+        tasks = [name for name in CONDITIONS if _data() or name not in NEEDS_DATA]
+        sharpened = [
+            Cell(f"Sharpen, unit={unit:g}", partial(sharpen, unit), task, seeds)
+            for units, seeds in ((UNITS, SEEDS), (CLOSER, FRESH))
+            for unit in units
             for task in tasks
-        }
-        rows += [{"rule": name, "task": task, "scores": scores} for task, scores in found.items()]
-        table.add_row(name, *(f"{statistics.fmean(scores):.3f} ({min(scores):.2f})" for scores in found.values()))
-        print(f"{name}: done", flush=True)
-    Console(width=200).print(table)
-    return rows
+        ]
+        scaled = [
+            Cell(f"{name}, c={c:g}", partial(constant, Scaled(scale, c)), task, SEEDS)
+            for name, scale in SCALES.items()
+            for c in (1.0, 2.0, 4.0)
+            for task in TASKS
+        ]
+        return sharpened + scaled
+
+    def check(self, cell: Cell) -> None:
+        """The scale of Relative gives the results of Relative, and the boosts of the cell give finite weights."""
+        _, scores = draw(Size(2, 64, 8, 1))
+        for c in (1.0, 4.0):
+            found, expected = (knockout.select(scores * 10, 8, each) for each in (Scaled(SCALES[SAME], c), Relative(c)))
+            assert_close(found.weights(), expected.weights(), rtol=1e-4, atol=1e-5)
+        weights = knockout.select(scores, 8, cell.boost_at(0.5)).weights()
+        assert_close(weights.sum(dim=-1), torch.ones(2, 8))
+
+    def measure(self, cell: Cell, effort: Effort) -> list[Row]:  # noqa: ARG002
+        def select_at(part: float) -> Select:
+            return partial(knockout.select, boost=cell.boost_at(part))
+
+        scores = [
+            train(CONDITIONS[cell.task](seed, _data()), select_at, cell.steps, methods.hard, seed)
+            for seed in cell.seeds
+        ]
+        row = {"rule": cell.rule, "task": cell.task, "seeds": len(scores)}
+        return [{**row, "mean": statistics.fmean(scores), "least": min(scores), "scores": scores}]
 
 
-def main() -> None:
-    """Both comparisons."""
-    torch.set_num_threads(1)
-    data = fashion.DEBIAN if fashion.DEBIAN.exists() else None
-    tasks = [name for name in CONDITIONS if data or name not in NEEDS_DATA]
-    rows = []
-    for units, seeds in ((UNITS, SEEDS), (CLOSER, FRESH)):
-        rows += compare({f"Sharpen, unit={unit:g}": sharpened(unit) for unit in units}, tasks, seeds, data)
-    measured = {
-        f"{name}, c={c:g}": constant(Measured(scale, c)) for name, scale in RULES.items() for c in (1.0, 2.0, 4.0)
-    }
-    rows += compare(measured, TASKS, SEEDS, None)
-    print(f"written to {save('rules', rows)}")
+def constant(boost: Boost, _: float) -> Boost:
+    """The same boost all the time."""
+    return boost
 
 
-if __name__ == "__main__":
-    main()
+def sharpen(unit: float, part: float) -> Boost:
+    """The boost that ``knockout.nn.Sharpen`` gives by default, with another unit."""
+    return Relative(Sharpen(TopK(1), steps=1).boost_at(part), unit)
+
+
+def _data() -> Path | None:
+    return fashion.DEBIAN if fashion.DEBIAN.exists() else None
+
+
+BENCHMARK = Rules()

@@ -104,7 +104,6 @@ def test_bench_measures_every_cell_on_every_device(
         return []
 
     monkeypatch.setattr(cli, "measure", measure)
-    monkeypatch.setattr(cli, "table", lambda *_, **__: "")
     assert main(["bench"]) == 0
     capsys.readouterr()
     assert seen == [(device, cell) for device in cli.devices() for cell in cli.CELLS]

@@ -10,6 +10,7 @@ import itertools
 import json
 import os
 import platform
+import re
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -222,7 +223,7 @@ def bench(options: argparse.Namespace) -> int:
     print("Results and gradients agree with the reference backend.")
     print(f"processor: {processor()}; threads: {torch.get_num_threads()}\n")
     header = ["device", "backend", "batch", "n", "k", "d", "boost", "forward", "ratio", "with backward", "ratio"]
-    print(table(header, [_cells(row) for row in rows], left=2))
+    print(table(header, [_cells(row) for row in rows]))
     return 0
 
 
@@ -324,24 +325,24 @@ class HelpFormatter(argparse.RawDescriptionHelpFormatter):
         super().__init__(prog, max_help_position=22)
 
 
-def table(header: Sequence[str] | None, rows: Sequence[Sequence[str]], left: int | None = None) -> str:
-    """Columns of text: the first ``left`` aligned left, the others right; all left by default.
+NUMBER = re.compile(r"-?\d+(\.\d+)?(e[-+]\d+)?|nan|-?inf|-")  # "-" where there is none
 
-    >>> print(table(["n", "seconds"], [["8", "0.25"], ["1024", "1"]], left=1))
-    n     seconds
-    8        0.25
-    1024        1
+
+def table(header: Sequence[str] | None, rows: Sequence[Sequence[str]]) -> str:
+    """Columns of text; those of numbers are aligned right.
+
+    >>> print(table(["name", "seconds"], [["first", "0.25"], ["second", "10"]]))
+    name    seconds
+    first      0.25
+    second       10
     """
     lines = [*([header] if header else []), *rows]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    left = len(widths) if left is None else left
-    texts = [
-        "  ".join(
-            cell.ljust(width) if place < left else cell.rjust(width)
-            for place, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
-        for line in lines
-    ]
+    columns = []
+    for column in zip(*lines, strict=True):
+        width = max(map(len, column))
+        numbers = all(NUMBER.fullmatch(cell) for cell in column[len(lines) - len(rows) :])
+        columns.append([cell.rjust(width) if numbers else cell.ljust(width) for cell in column])
+    texts = ["  ".join(cells).rstrip() for cells in zip(*columns, strict=True)]
     if header:
         texts[0] = style(texts[0], "1")
     return "\n".join(texts)
