@@ -22,7 +22,7 @@ from harness import memory, timing
 from knockout import backends
 
 ROOT = Path(__file__).parents[1]
-HELPERS = {"__init__", "__main__", "common", "registry", "timing"}
+HELPERS = {"__init__", "__main__", "common", "registry"}
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(["src", "."]), "OMP_NUM_THREADS": "1"}
 
 
