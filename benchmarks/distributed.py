@@ -85,21 +85,24 @@ class Distributed(Benchmark[Cell]):
 @contextmanager
 def process_group(ranks: int) -> Iterator[Callable[..., list[Any]]]:
     """Start so many processes, which form a group; yield a function that calls a function in all of them."""
-    context = multiprocessing.get_context("spawn")
+    context, others = multiprocessing.get_context("spawn"), set(multiprocessing.active_children())
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
-        processes = [
-            stack.enter_context(ProcessPoolExecutor(1, context, _join, (folder, rank, ranks, torch.get_num_threads())))
-            for rank in range(ranks)
-        ]
+        arguments = [(folder, rank, ranks, torch.get_num_threads()) for rank in range(ranks)]
+        processes = [stack.enter_context(ProcessPoolExecutor(1, context, _join, each)) for each in arguments]
 
         def on_all_ranks(function: Callable[..., Any], *arguments: Any) -> list[Any]:
             futures = [process.submit(function, *arguments) for process in processes]
-            # A rank that fails leaves the others waiting until their timeout: its error comes first.
+            # A rank that fails may leave the others waiting: its error comes first.
             for future in wait(futures, return_when=FIRST_EXCEPTION).done:
                 future.result()
             return [future.result() for future in futures]
 
-        yield on_all_ranks
+        try:
+            yield on_all_ranks
+        except BaseException:
+            for process in set(multiprocessing.active_children()) - others:
+                process.kill()  # instead of waiting for one another until their timeout
+            raise
 
 
 def _join(folder: str, rank: int, ranks: int, threads: int) -> None:
