@@ -3,8 +3,6 @@ without checks, masks or handling of invalid rows, and compared with the same be
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Sequence
 from functools import partial
 
 import torch
@@ -29,10 +27,8 @@ class Bare(Benchmark[Size]):
         "what the interface costs: the threshold sigmoid in bare PyTorch and in the library, and knockout.topk"
     )
     seconds = 1.0
+    all_cells = tuple(Size(16, n, k, 32) for n in (1024, 4096, 16384) for k in (8, 64, 512))
     tiny = Size(2, 64, 4, 3)
-
-    def cells(self, options: argparse.Namespace) -> Sequence[Size]:  # noqa: ARG002
-        return [Size(16, n, k, 32) for n in (1024, 4096, 16384) for k in (8, 64, 512)]
 
     def check(self, cell: Size) -> None:
         values, scores = draw(cell)

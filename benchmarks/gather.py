@@ -3,8 +3,7 @@ the value rows of the leaders alone."""
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -17,13 +16,6 @@ from harness.timing import medians
 from knockout import backends
 
 LEADERS = "leaders only"
-CELLS = [
-    Size(16, 16384, 2, 32),
-    Size(16, 16384, 64, 32),
-    Size(16, 16384, 2048, 32),
-    Size(16, 1024, 64, 32),
-    Size(4, 16384, 64, 512),
-]
 
 
 class Gather(Benchmark[Size]):
@@ -32,10 +24,14 @@ class Gather(Benchmark[Size]):
     name = "gather"
     description = "ways to gather and weight value rows, as a ratio to the gather of the leaders alone"
     seconds = 2.0
+    all_cells = (
+        Size(16, 16384, 2, 32),
+        Size(16, 16384, 64, 32),
+        Size(16, 16384, 2048, 32),
+        Size(16, 1024, 64, 32),
+        Size(4, 16384, 64, 512),
+    )
     tiny = Size(2, 21, 4, 3)
-
-    def cells(self, options: argparse.Namespace) -> Sequence[Size]:  # noqa: ARG002
-        return CELLS
 
     def check(self, cell: Size) -> None:
         values, scores = draw(cell)

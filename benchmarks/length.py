@@ -3,8 +3,7 @@ the time of a candidate is given with and without it."""
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -26,10 +25,8 @@ class Length(Benchmark[int]):
     description = "nanoseconds per candidate of knockout.select, from n = 2^10 to 2^24"
     backend = "cpu"
     seconds = 1.0
+    all_cells = tuple(2**exponent for exponent in range(10, 25))
     tiny = 2**10
-
-    def cells(self, options: argparse.Namespace) -> Sequence[int]:  # noqa: ARG002
-        return [2**exponent for exponent in range(10, 25)]
 
     def check(self, cell: int) -> None:
         scores = _scores(cell)

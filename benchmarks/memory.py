@@ -3,8 +3,6 @@ resident memory is measured, not the tensors alone, because the kernels have wor
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -35,10 +33,10 @@ class Memory(Benchmark[Cell]):
 
     name = "memory"
     description = "peak of the resident memory of a call, above its inputs, beside that of torch.topk + gather"
+    all_cells = tuple(
+        Cell(name, backward, SIZE) for name in ("hard twin", "knockout.topk") for backward in (False, True)
+    )
     tiny = Cell("knockout.topk", True, Size(2, 2**10, 8, 4))
-
-    def cells(self, options: argparse.Namespace) -> Sequence[Cell]:  # noqa: ARG002
-        return [Cell(name, backward, SIZE) for name in ("hard twin", "knockout.topk") for backward in (False, True)]
 
     def check(self, cell: Cell) -> None:
         if cell.operator == "knockout.topk":

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import torch
 
+from harness.timing import threads
 from knockout import backends
 from knockout.cli import CommandError, progress
 
@@ -58,14 +59,15 @@ class Benchmark(ABC, Generic[Cell]):
     seconds: ClassVar[float] = 0.5  # of measuring, for each comparison
     left_out: ClassVar[str] = ""  # why `python -m benchmarks all` leaves it out
 
+    all_cells: Sequence[Cell] = ()
     tiny: Cell  # takes no time: for --quick and for the tests
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Add the benchmark's own options; by default it has none."""
 
-    @abstractmethod
-    def cells(self, options: argparse.Namespace) -> Sequence[Cell]:
-        """The cells to measure."""
+    def cells(self, options: argparse.Namespace) -> Sequence[Cell]:  # noqa: ARG002
+        """The cells to measure; by default all."""
+        return self.all_cells
 
     @contextmanager
     def prepared(self, cells: Sequence[Cell], options: argparse.Namespace) -> Iterator[None]:  # noqa: ARG002
@@ -92,8 +94,7 @@ class Benchmark(ABC, Generic[Cell]):
         cells = [self.tiny] if options.quick else self.cells(options)
         effort = Effort(options.repeats or (1 if options.quick else 5), 0.0 if options.quick else self.seconds)
         rows: list[Row] = []
-        threads = options.threads or self.threads or torch.get_num_threads()
-        with _threads(threads), self.prepared(cells, options):
+        with threads(options.threads or self.threads), self.prepared(cells, options):
             for done, cell in enumerate(cells, 1):
                 progress(f"{self.name}: checking {done} of {len(cells)}")
                 with self._refusing(cell):
@@ -102,8 +103,8 @@ class Benchmark(ABC, Generic[Cell]):
                 progress(f"{self.name}: measuring {done} of {len(cells)}")
                 with self._refusing(cell):
                     rows += self.measure(cell, effort)
-        progress("")
-        return Outcome(self, threads, rows)
+            progress("")
+            return Outcome(self, torch.get_num_threads(), rows)
 
     @contextmanager
     def _refusing(self, cell: Cell) -> Iterator[None]:
@@ -121,13 +122,3 @@ def load(name: str) -> Benchmark[Any]:
     """The benchmark of that name."""
     found: Benchmark[Any] = importlib.import_module(f"benchmarks.{name}").BENCHMARK
     return found
-
-
-@contextmanager
-def _threads(count: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

@@ -3,8 +3,6 @@ values in every round."""
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Sequence
 from functools import partial
 
 from torch import Tensor
@@ -18,13 +16,6 @@ from knockout.eval.rounds import round_by_round
 
 BOOST = Relative(4)
 SOFT, ROUNDS = "knockout.topk", "round by round"
-CELLS = [
-    Size(1, 16384, 64, 512),
-    Size(4, 16384, 64, 512),
-    Size(4, 16384, 2, 512),
-    Size(4, 16384, 2048, 512),
-    Size(16, 16384, 64, 32),
-]
 
 
 class Rounds(Benchmark[Size]):
@@ -33,10 +24,14 @@ class Rounds(Benchmark[Size]):
     name = "rounds"
     description = "knockout.topk beside blending the values in every round, and beside torch.topk + gather"
     seconds = 2.0
+    all_cells = (
+        Size(1, 16384, 64, 512),
+        Size(4, 16384, 64, 512),
+        Size(4, 16384, 2, 512),
+        Size(4, 16384, 2048, 512),
+        Size(16, 16384, 64, 32),
+    )
     tiny = Size(2, 64, 4, 3)
-
-    def cells(self, options: argparse.Namespace) -> Sequence[Size]:  # noqa: ARG002
-        return CELLS
 
     def check(self, cell: Size) -> None:
         values, scores = draw(cell)

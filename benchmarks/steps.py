@@ -16,14 +16,15 @@ from torch import Tensor
 from torch.testing import assert_close
 
 import knockout
+from benchmarks.common import in_new_process
 from benchmarks.registry import Benchmark, Effort, Row
 from harness.memory import peak_resident, reset_peak_resident
 from harness.timing import medians
 from knockout import distributed
 from knockout.boost import Relative
-from knockout.distributed.home import Home
+from knockout.distributed.home import Home, Plan
 from knockout.distributed.ranks import Ranks
-from knockout.distributed.route import find_route
+from knockout.distributed.route import Route, find_route
 from knockout.quota import Quota
 
 K = 64
@@ -49,20 +50,13 @@ class Steps(Benchmark[Cell]):
     description = "what each step of a distributed selection takes, in nanoseconds and bytes per candidate"
     threads = 1
     seconds = 0.0
+    all_cells = tuple(Cell(scores, 2**i, boost) for scores in SCORES for i in (20, 22, 24) for boost in (4.0, 16.0))
     tiny = Cell("normal", 2**15, 4.0)
-
-    def cells(self, options: argparse.Namespace) -> Sequence[Cell]:  # noqa: ARG002
-        return [Cell(scores, 2**i, boost) for scores in SCORES for i in (20, 22, 24) for boost in (4.0, 16.0)]
 
     @contextmanager
     def prepared(self, cells: Sequence[Cell], options: argparse.Namespace) -> Iterator[None]:  # noqa: ARG002
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-        with tempfile.TemporaryDirectory() as folder:
-            dist.init_process_group("gloo", f"file://{folder}/group", world_size=1, rank=0)
-            try:
-                yield
-            finally:
-                dist.destroy_process_group()
+        with group_of_one():
+            yield
 
     def check(self, cell: Cell) -> None:
         scores = cell.inputs().requires_grad_()
@@ -73,34 +67,79 @@ class Steps(Benchmark[Cell]):
         assert_close(*gradients, rtol=1e-4, atol=1e-4)
 
     def measure(self, cell: Cell, effort: Effort) -> list[Row]:
-        scores, quota, boost, ranks = cell.inputs().unsqueeze(0), Quota(K), Relative(cell.boost), Ranks(None)
-        active = torch.ones_like(scores, dtype=torch.bool)
-        route = find_route(scores, active, cell.n, quota, boost, ranks)
-        came = route.to_homes(scores.flatten()[route.travels])
-        home = Home(came, route, cell.n, quota)
-
-        before = reset_peak_resident()
-        plan = home.play(K, boost, "score", False, True)
-        d_weight, d_score = torch.ones_like(plan.weight), torch.ones_like(plan.score)
-        home.backward(d_weight, d_score)
-        memory = peak_resident() - before
-
+        game = Game(cell)
+        d_weight, d_score = game.gradients()
         # In this order: backward needs a tournament that was played to learn.
         steps: dict[str, Callable[[], object]] = {
-            "look": lambda: find_route(scores, active, cell.n, quota, boost, ranks),
-            "pack": lambda: route.to_homes(scores.flatten()[route.travels]),
-            "fill": lambda: Home(came, route, cell.n, quota),
-            "play": lambda: home.play(K, boost, "score", False, False),
-            "play to learn": lambda: home.play(K, boost, "score", False, True),
-            "backward": lambda: home.backward(d_weight, d_score),
+            "look": game.look,
+            "pack": game.pack,
+            "fill": game.fill,
+            "play": lambda: game.play(learns=False),
+            "play to learn": lambda: game.play(learns=True),
+            "backward": lambda: game.home.backward(d_weight, d_score),
         }
-        taken = medians(steps, *effort)
+        taken, memory = medians(steps, *effort), in_new_process(_memory, cell)
         return [
             {
-                **cell._asdict(), "fraction sent": len(route.travels) / cell.n, "bytes": memory / cell.n,
+                **cell._asdict(), "fraction sent": len(game.route.travels) / cell.n, "bytes": memory / cell.n,
                 **{f"{name}, ns": 1e9 * each / cell.n for name, each in taken.items()},
             }
         ]  # fmt: skip
+
+
+class Game:
+    """A tournament, step by step."""
+
+    def __init__(self, cell: Cell) -> None:
+        self.n, self.quota, self.boost, self.ranks = cell.n, Quota(K), Relative(cell.boost), Ranks(None)
+        self.scores = cell.inputs().unsqueeze(0)
+        self.active = torch.ones_like(self.scores, dtype=torch.bool)
+        self.route = self.look()
+        self.sent = self.pack()
+        self.home = self.fill()
+
+    def look(self) -> Route:
+        """Find out which candidates have to be sent."""
+        return find_route(self.scores, self.active, self.n, self.quota, self.boost, self.ranks)
+
+    def pack(self) -> Tensor:
+        """Send their scores."""
+        return self.route.to_homes(self.scores.flatten()[self.route.travels])
+
+    def fill(self) -> Home:
+        """Put them in their places."""
+        return Home(self.sent, self.route, self.n, self.quota)
+
+    def play(self, learns: bool) -> Plan:
+        """Play the tournament; with ``learns``, save what its gradients need."""
+        return self.home.play(K, self.boost, "score", False, learns)
+
+    def gradients(self) -> tuple[Tensor, Tensor]:
+        """Gradients of the results of a tournament: ones."""
+        plan = self.play(learns=True)
+        return torch.ones_like(plan.weight), torch.ones_like(plan.score)
+
+
+def _memory(cell: Cell) -> int:
+    """Bytes that a tournament and its backward pass take, besides those that the kernels keep between calls."""
+    with group_of_one():
+        game = Game(cell)
+        game.play(learns=False)
+        before = reset_peak_resident()
+        game.home.backward(*game.gradients())
+        return peak_resident() - before
+
+
+@contextmanager
+def group_of_one() -> Iterator[None]:
+    """A process group of this process alone."""
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    with tempfile.TemporaryDirectory() as folder:
+        dist.init_process_group("gloo", f"file://{folder}/group", world_size=1, rank=0)
+        try:
+            yield
+        finally:
+            dist.destroy_process_group()
 
 
 BENCHMARK = Steps()

@@ -3,7 +3,18 @@
 The code is in the package, because the installed command ``knockout bench`` measures the same way.
 """
 
-from knockout.timing import Passes, gradients, hard_topk, interleaved, median, medians, passes, synchronize, timed
+from knockout.timing import (
+    Passes,
+    gradients,
+    hard_topk,
+    interleaved,
+    median,
+    medians,
+    passes,
+    synchronize,
+    threads,
+    timed,
+)
 
 __all__ = [
     "Passes",
@@ -14,5 +25,6 @@ __all__ = [
     "medians",
     "passes",
     "synchronize",
+    "threads",
     "timed",
 ]

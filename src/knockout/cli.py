@@ -25,7 +25,7 @@ from torch import Tensor
 import knockout
 from knockout import backends
 from knockout.boost import Relative
-from knockout.timing import gradients, hard_topk, passes
+from knockout.timing import gradients, hard_topk, passes, threads
 
 EXAMPLES = """\
 examples:
@@ -206,25 +206,28 @@ HARD = "torch.topk + gather"
 def bench(options: argparse.Namespace) -> int:
     """``knockout bench``."""
     used = devices() if options.device is None else [torch.device(device(options.device))]
-    if options.threads:
-        torch.set_num_threads(options.threads)
+    with threads(options.threads):
+        _bench(used, options)
+    return 0
+
+
+def _bench(used: Sequence[torch.device], options: argparse.Namespace) -> None:
     cells, rounds, seconds = ((SMALL,), 3, 0.0) if options.quick else (CELLS, 7, 0.5)
     for each in used:
         check(each)
     rows = []
-    for done, (each, cell) in enumerate(itertools.product(used, cells)):
-        progress(f"measuring: {done + 1} of {len(used) * len(cells)}")
+    for done, (each, cell) in enumerate(itertools.product(used, cells), 1):
+        progress(f"measuring: {done} of {len(used) * len(cells)}")
         rows += measure(each, cell, rounds, seconds)
     progress("")
     if options.json:
         print(json.dumps({"environment": environment(), "rows": rows}, indent=2))
-        return 0
+        return
     print(f"Median milliseconds of knockout.topk, and their ratio to {HARD}. Normal scores, float32.")
     print("Results and gradients agree with the reference backend.")
     print(f"processor: {processor()}; threads: {torch.get_num_threads()}\n")
     header = ["device", "backend", "batch", "n", "k", "d", "boost", "forward", "ratio", "with backward", "ratio"]
     print(table(header, [_cells(row) for row in rows]))
-    return 0
 
 
 def measure(place: torch.device, cell: Cell, rounds: int, seconds: float) -> list[dict[str, Any]]:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
@@ -33,6 +34,17 @@ def synchronize(device: torch.device) -> None:
     """Wait until a device has done all its work; the CPU has when a call returns."""
     if device.type != "cpu":
         torch.accelerator.synchronize(device)
+
+
+@contextmanager
+def threads(count: int | None) -> Iterator[None]:
+    """Let PyTorch use so many CPU threads until the block ends; as many as before if None."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def interleaved(
