@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -54,9 +53,8 @@ def test_a_benchmark_needs_no_other_one() -> None:
         "import sys; from benchmarks.__main__ import main; assert main(['gather', '--quick']) == 0\n"
         "print([name for name in sys.modules if name.startswith('benchmarks.')])"
     )
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(["src", "."]), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-c", code]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stderr) == (0, "")
     assert "scatter_add" in done.stdout
     assert done.stdout.splitlines()[-1].count("benchmarks.") == 4  # __main__, registry, common and gather
@@ -97,6 +95,14 @@ def test_every_benchmark_on_a_tiny_cell(name: str, capsys: pytest.CaptureFixture
     out = capsys.readouterr().out
     for column, value in result["rows"][0].items():
         assert isinstance(value, list) or column in out
+
+
+def test_all_as_json(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "NAMES", ("rules", "rounds", "gather"))  # the first is left out
+    assert main(["all", "--quick", "--json", "--threads", "1", "--repeats", "2"]) == 0
+    results = json.loads(capsys.readouterr().out)["results"]
+    assert [each["benchmark"] for each in results] == ["rounds", "gather"]
+    assert [each["threads"] for each in results] == [1, 1]
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -128,6 +128,15 @@ def test_bench_reports_nothing_when_results_are_wrong(
     assert "no times are reported" in errors
 
 
+def test_a_device_that_fails(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise torch.OutOfMemoryError("out of memory\nstatistics")
+
+    monkeypatch.setattr(cli, "measure", fail)
+    assert main(["bench", "--device", "cpu"]) == 1
+    assert capsys.readouterr() == ("", "knockout: error: on cpu: out of memory\n")
+
+
 @pytest.mark.parametrize("device", ["meta", "gpu", "cuda:99", "hpu"])
 def test_a_device_that_is_not_there(device: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "--device", device]) == 2
@@ -183,7 +192,6 @@ def test_commands_that_have_moved(name: str, capsys: pytest.CaptureFixture[str])
         (cli.UsageError("no such thing"), 2, "knockout: error: no such thing\n"),
         (cli.CommandError("it broke"), 1, "knockout: error: it broke\n"),
         (PermissionError("not allowed"), 1, "knockout: error: not allowed\n"),
-        (torch.OutOfMemoryError("too large"), 1, "knockout: error: too large\n"),
         (KeyboardInterrupt(), 130, "knockout: interrupted\n"),
     ],
 )

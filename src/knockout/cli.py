@@ -69,6 +69,7 @@ def run(prog: str, parser: argparse.ArgumentParser, arguments: Sequence[str] | N
         sys.stdout.flush()  # here, where a closed pipe is still handled
         return code
     except KeyboardInterrupt:
+        progress("")
         print(f"{prog}: interrupted" + (f"; {hint}" if hint else ""), file=sys.stderr)
         return 130
     except BrokenPipeError:
@@ -78,11 +79,12 @@ def run(prog: str, parser: argparse.ArgumentParser, arguments: Sequence[str] | N
         return 1
     except UsageError as error:
         return _failed(prog, error, 2)
-    except (CommandError, OSError, torch.OutOfMemoryError) as error:
+    except (CommandError, OSError) as error:
         return _failed(prog, error, 1)
 
 
 def _failed(prog: str, error: Exception | str, code: int) -> int:
+    progress("")
     print(f"{prog}: error: {error}", file=sys.stderr)
     return code
 
@@ -213,12 +215,15 @@ def bench(options: argparse.Namespace) -> int:
 
 def _bench(used: Sequence[torch.device], options: argparse.Namespace) -> None:
     cells, rounds, seconds = ((SMALL,), 3, 0.0) if options.quick else (CELLS, 7, 0.5)
-    for each in used:
-        check(each)
     rows = []
-    for done, (each, cell) in enumerate(itertools.product(used, cells), 1):
-        progress(f"measuring: {done} of {len(used) * len(cells)}")
-        rows += measure(each, cell, rounds, seconds)
+    try:
+        for each in used:
+            check(each)
+        for done, (each, cell) in enumerate(itertools.product(used, cells), 1):
+            progress(f"measuring: {done} of {len(used) * len(cells)}")
+            rows += measure(each, cell, rounds, seconds)
+    except RuntimeError as error:  # of the device: out of memory, lost, without some operator
+        raise CommandError(f"on {each}: {_first_line(error)}") from error
     progress("")
     if options.json:
         print(json.dumps({"environment": environment(), "rows": rows}, indent=2))
@@ -301,9 +306,12 @@ def device(name: str) -> str:
             raise RuntimeError("it has no numbers")
         torch.zeros(1, device=found).add(1).item()
     except Exception as error:  # every PyTorch backend has its own way to say that it is missing
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UsageError(f"--device: {name!r} cannot be used here ({reason}); cpu always can") from None
+        raise UsageError(f"--device: {name!r} cannot be used here ({_first_line(error)}); cpu always can") from None
     return str(found)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0] if str(error) else type(error).__name__
 
 
 def number(least: int, most: int) -> Callable[[str], int]:
