@@ -15,9 +15,10 @@ from torch import Tensor
 
 from benchmarks.timing import peak, save
 from knockout.boost import Relative
-from knockout.distributed.home import Home
+from knockout.distributed.call import Call, Settings
+from knockout.distributed.owner import RowOwner
 from knockout.distributed.ranks import Ranks
-from knockout.distributed.route import find_route
+from knockout.distributed.routing import find_routing
 from knockout.quota import Quota
 
 K = 64
@@ -39,19 +40,22 @@ def taken(run: Callable[[], Made], times: int = 3) -> tuple[float, Made]:
 
 def measure(kind: str, n: int, c: float) -> dict[str, Any]:
     """Of one row."""
-    scores, quota, boost, ranks = FIELDS[kind](n).unsqueeze(0), Quota(K), Relative(c), Ranks(None)
-    alive = torch.ones_like(scores, dtype=torch.bool)
-    look, route = taken(lambda: find_route(scores, alive, n, quota, boost, ranks))
-    pack, came = taken(lambda: route.to_homes(scores.flatten()[route.travels]))
-    fill, home = taken(lambda: Home(came, route, n, quota))
-    play, _ = taken(lambda: home.play(K, boost, "score", False, False))
+    scores = FIELDS[kind](n).unsqueeze(0)
+    active = torch.ones_like(scores, dtype=torch.bool)
+    settings = Settings(K, Relative(c), "score", hard=False, slots="replicated", reduction="mean")
+    call = Call(Ranks(None), 1, settings, [n], Quota(K), needs_grad=False)
+    look, routing = taken(lambda: find_routing(scores, active, call))
+    pack, received = taken(lambda: routing.to_owners(scores.flatten()[routing.sent_index]))
+    fill, owner = taken(lambda: RowOwner(received, routing, call))
+    play, _ = taken(owner.play)
+    owner = RowOwner(received, routing, call._replace(needs_grad=True))
     before = peak(anew=True)
-    record, plan = taken(lambda: home.play(K, boost, "score", False, True), 1)
-    back, _ = taken(lambda: home.backward(torch.ones_like(plan.weight), torch.ones_like(plan.score)), 1)
+    record, plan = taken(owner.play, 1)
+    back, _ = taken(lambda: owner.backward(torch.ones_like(plan.weight), torch.ones_like(plan.score)), 1)
     memory = (peak() - before) * 2**20
     steps = {"look": look, "pack": pack, "fill": fill, "play": play, "play, to learn": record, "backward": back}
     return {
-        "scores": kind, "n": n, "boost": c, "travel": len(route.travels) / n, "bytes": memory / n,
+        "scores": kind, "n": n, "boost": c, "travel": len(routing.sent_index) / n, "bytes": memory / n,
         **{f"ns to {name}": 1e9 * each / n for name, each in steps.items()},
     }  # fmt: skip
 

@@ -27,10 +27,10 @@ import knockout
 from knockout import distributed
 from knockout.boost import Boost, Fixed, Power, Relative
 from knockout.distributed import pruning
-from knockout.distributed.home import _means
-from knockout.distributed.route import Stayed
+from knockout.distributed.owner import RowOwner, mean_scores
+from knockout.distributed.routing import Pruned
 from tests.cases import BOOSTS, boosts, randn
-from tests.world import GONE, GROUPS, Failed, World, impatient
+from tests.process_group import GONE, GROUPS, Failed, World, impatient
 
 MOST = 4
 
@@ -189,7 +189,7 @@ def test_whoever_does_not_travel_is_not_missed(world: World, kind: str) -> None:
 @given(st.data())
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_whoever_does_not_travel_is_not_missed_in_drawn_cases(world: World, data: st.DataObject) -> None:
-    n = data.draw(st.integers(pruning.FROM, 40_000))
+    n = data.draw(st.integers(pruning.MIN_CANDIDATES, 40_000))
     case = Case(
         size=2,
         cuts=data.draw(cuts),
@@ -206,7 +206,7 @@ def test_whoever_does_not_travel_is_not_missed_in_drawn_cases(world: World, data
 
 def in_few_rounds(rank: int, count: int) -> None:
     """Small cases with three or four rounds, in which what happens in one is still felt in the last."""
-    before, pruning.FROM = pruning.FROM, 64
+    before, pruning.MIN_CANDIDATES = pruning.MIN_CANDIDATES, 64
     try:
         for seed in range(count):
             draw = random.Random(seed)
@@ -218,7 +218,7 @@ def in_few_rounds(rank: int, count: int) -> None:
             k = n // draw.choice([5, 7, 9, 15])
             compare(rank, Case(1, (), n, k, boost, masked=draw.choice([0.0, 0.2]), kind=kind, d=1, seed=seed))
     finally:
-        pruning.FROM = before
+        pruning.MIN_CANDIDATES = before
 
 
 def test_whoever_does_not_travel_is_not_missed_in_few_rounds(world: World) -> None:
@@ -229,7 +229,7 @@ def test_those_who_stay_add_up_to_the_same() -> None:
     counts, totals = torch.zeros(2, pruning.BINS).double(), torch.zeros(2, pruning.BINS).double()
     counts[0, 3], totals[0, 3] = 1000, 1000 * (1e4 + 1.0 / 3.0)
     counts[1, 5], totals[1, 5] = 7, -0.7
-    made = _means(Stayed(torch.empty(0), counts, totals), torch.float32)
+    made = mean_scores(Pruned(torch.empty(0), counts, totals), torch.float32)
     assert made.dtype == torch.float32
     # To a unit in the last place of one of them, where a thousand times the nearest float32 would be off by 240 units.
     torch.testing.assert_close(made[:1000].double().sum(), totals[0, 3], rtol=0, atol=2.0**-10)
@@ -580,7 +580,7 @@ def test_a_rank_that_raises_is_heard_by_all(world: World, what: str) -> None:
     assert text in answers[1].text
     for rank in (0, 2):
         assert answers[rank].kind == "RankError", answers[rank]
-        assert f"rank 1 could not take part: {kind}: {text}" in answers[rank].text
+        assert f"rank 1 failed with {kind}: {text}" in answers[rank].text
     world.check(compare, Case(3, (0.2, 0.7), 20, 3, Relative(4)), size=3)
 
 
@@ -589,16 +589,13 @@ def too_many(rank: int) -> None:
 
 
 def broken_home(rank: int) -> None:
+    play = RowOwner.play
     if rank == 0:
-        from knockout.distributed.home import Home
-
-        play = Home.play
-        Home.play = lambda *_: _raise(MemoryError("too much"))  # type: ignore[assignment, method-assign]
+        RowOwner.play = lambda *_: _raise(MemoryError("too much"))  # type: ignore[assignment, method-assign]
     try:
         distributed.topk(torch.zeros(2, 3), torch.zeros(2), 3, group=GROUPS[3])
     finally:
-        if rank == 0:
-            Home.play = play  # type: ignore[method-assign]
+        RowOwner.play = play  # type: ignore[method-assign]
 
 
 def test_errors_that_show_on_the_way(world: World) -> None:
@@ -643,7 +640,7 @@ def test_a_rank_that_is_lost_is_an_error_on_the_others(how: str, when: str) -> N
     for rank in (0, 2):
         kind, text, seconds = answers[rank]
         assert kind == "RankError"
-        assert f"rank {rank} of 3 has lost the others" in text
+        assert f"rank {rank} of 3 lost contact with the other ranks" in text
         assert "No rank has a result" in text
         assert seconds < PATIENCE + 3.0
 
@@ -663,7 +660,7 @@ def test_a_rank_that_is_late_or_raises_elsewhere() -> None:
     assert isinstance(raised, Failed)
     assert raised.kind == "KeyError"
     assert waiting.kind == "RankError"
-    assert "did not come within the timeout" in waiting.text
+    assert "did not respond within the timeout" in waiting.text
 
 
 def test_without_a_group_it_says_what_to_do() -> None:
