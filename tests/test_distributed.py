@@ -281,6 +281,30 @@ def test_weights_mass_and_perplexity_are_those_of_one(world: World, slots: str) 
     world.check(plan_alone, slots, size=3)
 
 
+def invalid_rows(rank: int, bad: float) -> None:
+    case = Case(3, (0.2, 0.7), 50, 7, Relative(1), (3,))
+    values, scores, _ = case.inputs()
+    scores[1, 30] = bad  # one candidate of rank 1, in the row that rank 1 owns
+    own = case.part(rank)
+    for hard in (False, True):
+        one = knockout.select(scores, 7, 1.0, hard=hard)
+        many = distributed.select(scores[..., own], 7, 1.0, group=GROUPS[3], hard=hard)
+        close = {"rtol": 1e-9, "atol": 1e-9, "equal_nan": True}
+        torch.testing.assert_close(many.indices, one.indices)
+        torch.testing.assert_close(many.scores, one.scores, **close)
+        torch.testing.assert_close(many.weights(), one.weights()[..., own], **close)
+        torch.testing.assert_close(many.mass(), one.mass()[..., own], **close)
+        torch.testing.assert_close(many.perplexity(), one.perplexity(), **close)
+        blended = many.apply(values[..., own, :])
+        torch.testing.assert_close(blended, one.apply(values), **close)
+        assert blended.isnan().all(dim=(-2, -1)).tolist() == [False, True, False]
+
+
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf])
+def test_a_row_with_an_invalid_score_on_one_rank_is_nan_on_all(world: World, bad: float) -> None:
+    world.check(invalid_rows, bad, size=3)
+
+
 def frozen(rank: int) -> None:
     case = Case(3, (0.2, 0.7), 50, 7, Relative(1))
     values, scores, _ = case.inputs()

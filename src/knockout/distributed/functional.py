@@ -143,8 +143,7 @@ def _select(
     call = Call(ranks, number, own.settings, sizes, quota, needs_grad)
     rows = own.batch.numel(), own.n
     result = tournament(own.scores.expand(*own.batch, own.n).reshape(rows), own.active().reshape(rows), call)
-    weight, score, member, leader = (each.view(*own.batch, *each.shape[1:]) for each in result)
-    valid = ~score[..., :1].isnan()
+    weight, score, member, leader, valid = (each.view(*own.batch, *each.shape[1:]) for each in result)
     plan = SparsePlan(own.n, valid, member, weight, score, hard, choose(own.scores))
     return DistributedSelection(plan, leader, own.scores.dtype, call, layout)
 

@@ -33,6 +33,7 @@ class FlatPlan(NamedTuple):
     counts: Tensor  # (rows, k) int64: the number of members of each slot
     leader: Tensor  # (rows, k) int64: candidate ids; -1 in an empty slot
     score: Tensor  # (rows, k)
+    valid: Tensor  # (rows, 1) bool: False for an invalid row, with a NaN or +inf score
 
 
 class RowOwner:
@@ -98,6 +99,7 @@ class RowOwner:
             is_member.sum(-1),
             torch.where(picked.indices >= 0, self._ids(picked.indices), -1),
             plan.score.detach(),
+            plan.valid,
         )
 
     def _ids(self, place: Tensor) -> Tensor:

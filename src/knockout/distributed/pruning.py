@@ -169,7 +169,7 @@ def _scale_bound(
 
 
 def _decided(boost: Boost, better: Tensor, worse: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:
-    """Whether pairs are decided, given lower bounds of the better scores, and upper bounds of the worse and the scale."""
+    """Whether pairs are decided, given a lower bound of the better score, and an upper bound of the worse and scale."""
     better, worse = better.nan_to_num(nan=-math.inf), worse.nan_to_num(nan=math.inf)
     known = better.isfinite() & worse.isfinite() & (better > worse)
     better, worse = torch.where(known, better, 0.0), torch.where(known, worse, 0.0)

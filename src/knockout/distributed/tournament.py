@@ -17,6 +17,7 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import pad
 
+from knockout.candidates import invalidate
 from knockout.distributed.call import Call
 from knockout.distributed.owner import ID_STRIDE, FlatPlan, RowOwner
 from knockout.distributed.ranks import RankError, Ranks
@@ -26,10 +27,11 @@ from knockout.distributed.routing import Routing, find_routing
 class LocalResult(NamedTuple):
     """The plan of all rows, with this rank's own candidates as members."""
 
-    weight: Tensor  # (rows, k, m): of the members of all ranks
-    score: Tensor  # (rows, k)
+    weight: Tensor  # (rows, k, m): of the members of all ranks; NaN throughout an invalid row
+    score: Tensor  # (rows, k); NaN throughout an invalid row
     member: Tensor  # (rows, k, m): among this rank's n candidates; n for candidates of other ranks, and for padding
     leader: Tensor  # (rows, k): among the candidates of all ranks; -1 in an empty slot
+    valid: Tensor  # (rows, 1) bool: False for an invalid row, with a NaN or +inf score on any rank
 
 
 def tournament(scores: Tensor, active: Tensor, call: Call) -> LocalResult:
@@ -52,7 +54,7 @@ class _Tournament(Function):
         result = _localize(plan, is_member, routing, call)
         ctx.call, ctx.routing, ctx.owner, ctx.is_member, ctx.lengths = call, routing, owner, is_member, lengths
         ctx.dtype = scores.dtype
-        ctx.mark_non_differentiable(result.member, result.leader)
+        ctx.mark_non_differentiable(result.member, result.leader, result.valid)
         return result
 
     @staticmethod
@@ -100,7 +102,7 @@ def _play_own_rows(received: Tensor, routing: Routing, call: Call) -> tuple[RowO
 def _gather_plans(plan: FlatPlan, lengths: list[int], routing: Routing) -> FlatPlan:
     """The plan of all rows, from the plans of all owners."""
     member, weight = _concatenate_packed((plan.member, plan.weight), lengths, routing.ranks)
-    by_row = (plan.counts, plan.leader, plan.score)
+    by_row = (plan.counts, plan.leader, plan.score, plan.valid)
     return FlatPlan(member, weight, *_concatenate_packed(by_row, routing.rows_per_owner, routing.ranks))
 
 
@@ -131,8 +133,8 @@ def _localize(plan: FlatPlan, is_member: Tensor, routing: Routing, call: Call) -
     member = local_index(
         torch.full(is_member.shape, -1, device=is_member.device).masked_scatter(is_member, plan.member)
     )
-    blank = torch.where(plan.score.isnan(), torch.nan, 0.0).to(plan.weight.dtype)  # NaN throughout an invalid row
-    weight = blank.unsqueeze(-1).repeat(1, 1, is_member.shape[-1]).masked_scatter(is_member, plan.weight)
+    padding = invalidate(plan.weight.new_zeros(is_member.shape), plan.valid.unsqueeze(-1))
+    weight = padding.masked_scatter(is_member, plan.weight)
     leader = local_index(plan.leader)
     global_leader = ranks.all_sum(torch.where(leader < n, offset + leader, 0), "leaders")
-    return LocalResult(weight, plan.score, member, torch.where(plan.leader < 0, -1, global_leader))
+    return LocalResult(weight, plan.score, member, torch.where(plan.leader < 0, -1, global_leader), plan.valid)
