@@ -50,7 +50,7 @@ class RowOwner:
         substitutes = [0] * self._rows
         if self._pruned is not None:
             substitutes = self._pruned.counts.sum(-1).long().tolist()
-        # A fraction of the candidates is a fraction of all n, active or not.
+        # If k is a fraction, the number of slots depends on the number of all candidates, active or not.
         longest = max([0, *map(operator.add, self._received_counts, substitutes)])
         self._n = call.n if call.quota.numerator else max(call.quota.k, longest)
         dtype = computing_dtype(received.dtype)
