@@ -16,13 +16,11 @@ from benchmarks.registry import Row
 from harness.timing import Passes, gradients
 from knockout import Selection, backends
 from knockout.boost import Boost
-from knockout.gather import blend
-from knockout.plan import Bracket
+from knockout.plan import SparsePlan
 
 __all__ = [
     "HARD",
     "Size",
-    "blend",
     "check_against_reference",
     "check_close",
     "draw",
@@ -98,7 +96,7 @@ def pass_rows(cell: Row, taken: Mapping[str, Passes], base: str = HARD) -> list[
 def sparse(selection: Selection) -> tuple[Tensor, Tensor]:
     """Members (batch, k, m) int64 of every slot, n for padding, and their weights (batch, k, m)."""
     plan = selection._plan
-    assert isinstance(plan, Bracket)
+    assert isinstance(plan, SparsePlan)
     return plan.member.long(), plan.weight
 
 

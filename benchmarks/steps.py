@@ -22,9 +22,10 @@ from harness.memory import peak_resident, reset_peak_resident
 from harness.timing import medians
 from knockout import distributed
 from knockout.boost import Relative
-from knockout.distributed.home import Home, Plan
+from knockout.distributed.call import Call, Settings
+from knockout.distributed.owner import FlatPlan, RowOwner
 from knockout.distributed.ranks import Ranks
-from knockout.distributed.route import Route, find_route
+from knockout.distributed.routing import Routing, find_routing
 from knockout.quota import Quota
 
 K = 64
@@ -67,66 +68,64 @@ class Steps(Benchmark[Cell]):
         assert_close(*gradients, rtol=1e-4, atol=1e-4)
 
     def measure(self, cell: Cell, effort: Effort) -> list[Row]:
-        game = Game(cell)
-        d_weight, d_score = game.gradients()
-        # In this order: backward needs a tournament that was played to learn.
+        row = OneRow(cell)
+        gradients = row.gradients()
+        # In this order: backward needs a tournament that was played with gradients.
         steps: dict[str, Callable[[], object]] = {
-            "look": game.look,
-            "pack": game.pack,
-            "fill": game.fill,
-            "play": lambda: game.play(learns=False),
-            "play to learn": lambda: game.play(learns=True),
-            "backward": lambda: game.home.backward(d_weight, d_score),
+            "find routing": row.find_routing,
+            "send": row.send,
+            "fill": row.fill,
+            "play": row.owner.play,
+            "play with gradients": row.trained_owner.play,
+            "backward": lambda: row.trained_owner.backward(*gradients),
         }
         taken, memory = medians(steps, *effort), in_new_process(_memory, cell)
         return [
             {
-                **cell._asdict(), "fraction sent": len(game.route.travels) / cell.n, "bytes": memory / cell.n,
+                **cell._asdict(), "fraction sent": len(row.routing.sent_index) / cell.n, "bytes": memory / cell.n,
                 **{f"{name}, ns": 1e9 * each / cell.n for name, each in taken.items()},
             }
         ]  # fmt: skip
 
 
-class Game:
-    """A tournament, step by step."""
+class OneRow:
+    """The tournament of one row, step by step, in a group of this process alone."""
 
     def __init__(self, cell: Cell) -> None:
-        self.n, self.quota, self.boost, self.ranks = cell.n, Quota(K), Relative(cell.boost), Ranks(None)
+        settings = Settings(K, Relative(cell.boost), "score", hard=False, slots="replicated", reduction="mean")
+        self.call = Call(Ranks(None), 1, settings, [cell.n], Quota(K), needs_grad=False)
         self.scores = cell.inputs().unsqueeze(0)
         self.active = torch.ones_like(self.scores, dtype=torch.bool)
-        self.route = self.look()
-        self.sent = self.pack()
-        self.home = self.fill()
+        self.routing = self.find_routing()
+        self.received = self.send()
+        self.owner = self.fill()
+        self.trained_owner = RowOwner(self.received, self.routing, self.call._replace(needs_grad=True))
 
-    def look(self) -> Route:
+    def find_routing(self) -> Routing:
         """Find out which candidates have to be sent."""
-        return find_route(self.scores, self.active, self.n, self.quota, self.boost, self.ranks)
+        return find_routing(self.scores, self.active, self.call)
 
-    def pack(self) -> Tensor:
-        """Send their scores."""
-        return self.route.to_homes(self.scores.flatten()[self.route.travels])
+    def send(self) -> Tensor:
+        """Send their scores to the owner rank."""
+        return self.routing.to_owners(self.scores.flatten()[self.routing.sent_index])
 
-    def fill(self) -> Home:
-        """Put them in their places."""
-        return Home(self.sent, self.route, self.n, self.quota)
-
-    def play(self, learns: bool) -> Plan:
-        """Play the tournament; with ``learns``, save what its gradients need."""
-        return self.home.play(K, self.boost, "score", False, learns)
+    def fill(self) -> RowOwner:
+        """Make the row that the owner rank plays."""
+        return RowOwner(self.received, self.routing, self.call)
 
     def gradients(self) -> tuple[Tensor, Tensor]:
         """Gradients of the results of a tournament: ones."""
-        plan = self.play(learns=True)
+        plan: FlatPlan = self.trained_owner.play()
         return torch.ones_like(plan.weight), torch.ones_like(plan.score)
 
 
 def _memory(cell: Cell) -> int:
     """Bytes that a tournament and its backward pass take, besides those that the kernels keep between calls."""
     with group_of_one():
-        game = Game(cell)
-        game.play(learns=False)
+        row = OneRow(cell)
+        row.owner.play()
         before = reset_peak_resident()
-        game.home.backward(*game.gradients())
+        row.trained_owner.backward(*row.gradients())
         return peak_resident() - before
 
 

@@ -1,7 +1,7 @@
-"""Before any work: what every rank was asked to do, and whether that is the same thing.
+"""The agreement at the start of each call: every rank tells all others which arguments it got.
 
-Collectives of ranks that want different things hang, or give wrong results. So each call begins with one small message
-from every rank to all, also from one that cannot take part: then all of them raise.
+Collectives hang or give wrong results if the ranks want different things. So each call starts with one small message
+from every rank to all others, also from a rank whose arguments are bad: then all ranks raise an error.
 """
 
 from __future__ import annotations
@@ -17,68 +17,72 @@ from knockout.distributed.ranks import RankError, Ranks
 
 LENGTH = 1024  # bytes of a message
 
-Made = TypeVar("Made")
+Prepared = TypeVar("Prepared")
 
 
 def agree(
     ranks: Ranks,
     call: str,
-    attempt: Callable[[], Made],
-    same: Callable[[Made], dict[str, Any]],
-    own: Callable[[Made], Any],
-) -> tuple[Made, list[Any], int]:
-    """What this rank makes of its arguments, what all ranks say that may differ between them, and the call's number.
+    prepare: Callable[[], Prepared],
+    must_match: Callable[[Prepared], dict[str, Any]],
+    may_differ: Callable[[Prepared], Any],
+) -> tuple[Prepared, list[Any], int]:
+    """Run ``prepare`` on each rank, and exchange descriptions of the results.
 
-    ``same`` is what must not differ. If it does, or if an attempt fails somewhere, all ranks raise: where it failed,
-    that error; elsewhere one that tells of it.
+    If ``prepare`` fails on a rank, all ranks raise: that rank its own error, the others a ``RankError`` with its text.
+    If the values of ``must_match`` differ between ranks, all ranks raise a ``ValueError``.
+
+    Returns:
+        What ``prepare`` returned, ``may_differ`` of all ranks, and the number of the call.
     """
-    failure, made, said = None, None, {}
+    failure, prepared, message = None, None, {}
     try:
-        made = attempt()
-        said = {"call": call, "same": same(made), "own": own(made)}
+        prepared = prepare()
+        message = {"call": call, "must match": must_match(prepared), "may differ": may_differ(prepared)}
     except Exception as error:
-        failure, said = error, {"call": call, "error": f"{type(error).__name__}: {error}"}
-    heard = [_read(each) for each in ranks.gather(_written(said, ranks.device), f"{call}: arguments").cpu()]
-    number = ranks.number()
+        failure, message = error, {"call": call, "error": f"{type(error).__name__}: {error}"}
+    gathered = ranks.all_gather(_encode(message, ranks.device), f"{call}: arguments").cpu()
+    messages, number = [_decode(each) for each in gathered], ranks.next_call_number()
     if failure is not None:
         raise failure
-    for rank, each in enumerate(heard):
+    for rank, each in enumerate(messages):
         if "error" in each:
-            raise RankError(f"knockout.distributed.{call}: rank {rank} could not take part: {each['error']}")
-    _compare(call, "call", [each["call"] for each in heard])
-    for name in dict.fromkeys(name for each in heard for name in each["same"]):
-        _compare(call, name, [each["same"].get(name) for each in heard])
-    assert made is not None
-    return made, [each["own"] for each in heard], number
+            raise RankError(f"knockout.distributed.{call}: rank {rank} failed with {each['error']}")
+    _check_equal(call, "call", [each["call"] for each in messages])
+    for name in dict.fromkeys(name for each in messages for name in each["must match"]):
+        _check_equal(call, name, [each["must match"].get(name) for each in messages])
+    assert prepared is not None
+    return prepared, [each["may differ"] for each in messages], number
 
 
-def _compare(call: str, name: str, values: list[Any]) -> None:
+def _check_equal(call: str, name: str, values: list[Any]) -> None:
     first = values[0]
     if all(value == first for value in values):
         return
     by_value: dict[str, list[int]] = {}
     for rank, value in enumerate(values):
         by_value.setdefault(json.dumps(value).strip('"'), []).append(rank)
-    shown = "; ".join(f"{value} on {_ranks(which)}" for value, which in by_value.items())
+    shown = "; ".join(f"{value} on {_list_ranks(ranks)}" for value, ranks in by_value.items())
     raise ValueError(f"knockout.distributed.{call}: {name} must be the same on all ranks; got {shown}")
 
 
-def _ranks(which: list[int]) -> str:
-    shown = ", ".join(map(str, which[:8])) + (f" and {len(which) - 8} more" if len(which) > 8 else "")
-    return f"rank{'s' if len(which) > 1 else ''} {shown}"
+def _list_ranks(ranks: list[int]) -> str:
+    shown = ", ".join(map(str, ranks[:8])) + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")
+    return f"rank{'s' if len(ranks) > 1 else ''} {shown}"
 
 
-def _written(said: dict[str, Any], device: torch.device) -> Tensor:
-    text = json.dumps(said, ensure_ascii=False).encode()
-    if len(text) > LENGTH and "error" in said:
-        # Cut inside of the string, which must still be read, and may have characters that take six bytes each.
-        short = said["error"].encode(errors="replace")[: LENGTH // 8].decode(errors="ignore")
-        text = json.dumps({**said, "error": f"{short} ..."}, ensure_ascii=False).encode()
+def _encode(message: dict[str, Any], device: torch.device) -> Tensor:
+    text = json.dumps(message, ensure_ascii=False).encode()
+    if len(text) > LENGTH and "error" in message:
+        # Shorten the error before it is encoded: the message must stay valid JSON, in which an escaped character of the
+        # error takes up to six bytes.
+        short = message["error"].encode(errors="replace")[: LENGTH // 8].decode(errors="ignore")
+        text = json.dumps({**message, "error": f"{short} ..."}, ensure_ascii=False).encode()
     if len(text) > LENGTH:
         raise ValueError(f"the arguments take more than {LENGTH} bytes to describe: {text.decode()}")
     return torch.frombuffer(bytearray(text.ljust(LENGTH)), dtype=torch.uint8).to(device)
 
 
-def _read(message: Tensor) -> dict[str, Any]:
-    said: dict[str, Any] = json.loads(bytes(message.tolist()))
-    return said
+def _decode(encoded: Tensor) -> dict[str, Any]:
+    message: dict[str, Any] = json.loads(bytes(encoded.tolist()))
+    return message

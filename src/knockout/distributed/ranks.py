@@ -1,6 +1,6 @@
-"""The ranks of a group: what they say to each other, how many bytes that takes, and what if one is lost.
+"""The ranks of a process group: collectives, the number of bytes they send, and an error when a rank is lost.
 
-On the functional collectives of PyTorch, which need no buffers of the caller's.
+Built on PyTorch's functional collectives, which return new tensors instead of filling buffers of the caller.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from knockout.torch_private import collectives
 
 
 class RankError(RuntimeError):
-    """Another rank is lost, late, or could not take part: nobody has a result."""
+    """Another rank failed, was lost, or did not respond in time: no rank has a result."""
 
 
 class Traffic:
-    """Bytes that this rank has sent to others, by what for.
+    """The number of bytes that this rank has sent to other ranks, by purpose.
 
-    A sum over all ranks is counted as what the usual ring takes, 2 (W - 1) / W of its size for each of W ranks.
+    A sum over all W ranks counts as in the usual ring algorithm: each rank sends 2 (W - 1) / W times its size.
     """
 
     def __init__(self) -> None:
@@ -32,17 +32,17 @@ class Traffic:
 
     @property
     def total(self) -> int:
-        """Of all kinds."""
+        """All bytes sent."""
         return self.sent.total()
 
 
 _counting: list[Traffic] = []
-_CALLS: Counter[str] = Counter()  # of each group so far, by its name
+_CALLS: Counter[str] = Counter()  # calls so far in each group, by the name of the group
 
 
 @contextmanager
 def traffic() -> Iterator[Traffic]:
-    """Count what this rank sends to others, until the block ends."""
+    """Count the bytes that this rank sends to other ranks inside of the block."""
     count = Traffic()
     _counting.append(count)
     try:
@@ -52,7 +52,10 @@ def traffic() -> Iterator[Traffic]:
 
 
 class Ranks:
-    """A process group, as this library talks in it. All ranks must make the same calls in the same order."""
+    """A process group and its collectives. All ranks must make the same calls in the same order.
+
+    ``what`` names the purpose of a message, for ``Traffic`` and for error texts.
+    """
 
     def __init__(self, group: dist.ProcessGroup | None) -> None:
         if not dist.is_available() or not dist.is_initialized():
@@ -62,51 +65,54 @@ class Ranks:
             )
         if group is not None and not isinstance(group, dist.ProcessGroup):
             raise TypeError(
-                f"group must be a torch.distributed.ProcessGroup that this process is in, or None for all processes; "
-                f"got {group!r}"
+                f"group must be a torch.distributed.ProcessGroup that contains this process, or None for all "
+                f"processes; got {group!r}"
             )
         self._group = group or dist.group.WORLD
         assert self._group is not None
         self._name = self._group.group_name
         self.rank, self.size = dist.get_rank(self._group), dist.get_world_size(self._group)
 
-    def number(self) -> int:
-        """Of a call in this group, from 1 on: the same on all ranks, which all make the same calls."""
+    def next_call_number(self) -> int:
+        """Number the calls in this group from 1 on. All ranks make the same calls, and so get the same numbers."""
         _CALLS[self._name] += 1
         return _CALLS[self._name]
 
-    def meet(self, number: int, what: str) -> None:
-        """Before a backward pass: whether all ranks are in that of the same call, or messages would be mixed up."""
-        numbers = self.gather(torch.tensor(number, device=self.device), what).tolist()
+    def check_same_call(self, number: int, what: str) -> None:
+        """Raise an error unless all ranks are in the backward pass of the same call: messages would be mixed up."""
+        numbers = self.all_gather(torch.tensor(number, device=self.device), what).tolist()
         if len(set(numbers)) > 1:
             shown = ", ".join(f"rank {rank} in that of call {call}" for rank, call in enumerate(numbers))
             raise RankError(
-                f"all ranks must use the same results of knockout.distributed in their losses, if only times 0, and go "
-                f"back through them in the same order; got {shown}"
+                f"all ranks must use the same results of knockout.distributed in their losses, multiplied by 0 where a "
+                f"rank does not need one, and run their backward passes in the same order; got {shown}"
             )
 
     @property
     def device(self) -> torch.device:
-        """Where messages of the group may come from, whatever tensors the caller has."""
+        """A device whose tensors the group can send, whatever the device of the caller's tensors."""
         if "nccl" in dist.get_backend(self._group):
             return torch.device("cuda", torch.cuda.current_device())
         return torch.device("cpu")
 
-    def gather(self, tensor: Tensor, what: str) -> Tensor:
-        """What every rank holds, of one shape, (size, *shape)."""
+    def all_gather(self, tensor: Tensor, what: str) -> Tensor:
+        """The tensors of all ranks, which have the same shape, as (size, *shape)."""
         self._count(what, tensor.nbytes * (self.size - 1))
         flat = tensor.contiguous().view(-1)
         out = self._wait(what, lambda: _OPS.all_gather_into_tensor(flat, self.size, self._name))
         return out.view(self.size, *tensor.shape)
 
-    def total(self, tensor: Tensor, what: str) -> Tensor:
-        """The sum over all ranks, the same to the last bit on all."""
+    def all_sum(self, tensor: Tensor, what: str) -> Tensor:
+        """The sum of the tensors of all ranks, bitwise the same on each."""
         self._count(what, 2 * tensor.nbytes * (self.size - 1) // self.size)
         return self._wait(what, lambda: _OPS.all_reduce(tensor.contiguous(), "sum", self._name))
 
-    def exchange(self, tensor: Tensor, send: Sequence[int], receive: Sequence[int], what: str) -> Tensor:
-        """So many numbers of a flat tensor to each of the ranks, and so many from each, one after the other."""
-        # As bytes: not every backend knows every type.
+    def all_to_all(self, tensor: Tensor, send: Sequence[int], receive: Sequence[int], what: str) -> Tensor:
+        """Send ``send[rank]`` elements of a flat tensor to each rank, in order; return those received, in order.
+
+        ``receive[rank]`` is the number of elements that come from each rank.
+        """
+        # As bytes: not every backend supports every dtype.
         width = tensor.itemsize
         self._count(what, width * (sum(send) - send[self.rank]))
         sizes = [[width * count for count in counts] for counts in (receive, send)]
@@ -114,42 +120,45 @@ class Ranks:
         out = self._wait(what, lambda: _OPS.all_to_all_single(raw, *sizes, self._name))
         return out.view(tensor.dtype)
 
-    def share(self, tensor: Tensor, counts: Sequence[int], what: str) -> Tensor:
-        """Rows of all ranks, one after the other: this one has ``tensor`` (counts[rank], ...)."""
+    def concatenate(self, tensor: Tensor, counts: Sequence[int], what: str) -> Tensor:
+        """The tensors (counts[rank], ...) of all ranks, concatenated: an all-gather of unequal parts."""
         each = tensor.shape[1:].numel()
         sizes = [each * count for count in counts]
         copies = tensor.contiguous().view(-1).repeat(self.size)
-        out = self.exchange(copies, [sizes[self.rank]] * self.size, sizes, what)
+        out = self.all_to_all(copies, [sizes[self.rank]] * self.size, sizes, what)
         return out.view(sum(counts), *tensor.shape[1:])
 
-    def collect(self, tensor: Tensor, counts: Sequence[int], what: str) -> Tensor:
-        """The other way round: of rows (sum of counts, ...) that all ranks have, the sums of this rank's own."""
-        each, mine = tensor.shape[1:].numel(), counts[self.rank]
-        out = self.exchange(tensor.flatten(), [each * count for count in counts], [each * mine] * self.size, what)
-        return out.view(self.size, mine, *tensor.shape[1:]).sum(0)
+    def sum_own_part(self, tensor: Tensor, counts: Sequence[int], what: str) -> Tensor:
+        """This rank's part (counts[rank], ...) of the sum of all ranks' tensors (sum(counts), ...).
 
-    def portions(self, count: int) -> list[int]:
-        """So many things dealt out to the ranks: how many each gets, one after the other, as torch.chunk does."""
+        A reduce-scatter of unequal parts: the transpose of ``concatenate``.
+        """
+        each, own = tensor.shape[1:].numel(), counts[self.rank]
+        out = self.all_to_all(tensor.flatten(), [each * count for count in counts], [each * own] * self.size, what)
+        return out.view(self.size, own, *tensor.shape[1:]).sum(0)
+
+    def chunk_sizes(self, count: int) -> list[int]:
+        """How many of ``count`` things each rank gets if they are divided in order, as by torch.chunk."""
         most = -(-count // self.size)
         return [max(0, min(most, count - rank * most)) for rank in range(self.size)]
 
-    def own(self, portions: Sequence[int]) -> slice:
-        """Those of this rank."""
-        first, end = itertools.islice(itertools.accumulate(portions, initial=0), self.rank, self.rank + 2)
-        return slice(first, end)
+    def own_slice(self, counts: Sequence[int]) -> slice:
+        """The things of this rank, where each rank has ``counts[rank]`` of them, in order."""
+        start, stop = itertools.islice(itertools.accumulate(counts, initial=0), self.rank, self.rank + 2)
+        return slice(start, stop)
 
-    def _count(self, what: str, count: int) -> None:
+    def _count(self, what: str, size: int) -> None:
         for each in _counting:
-            each.sent[what] += count
+            each.sent[what] += size
 
     def _wait(self, what: str, call: Callable[[], Tensor]) -> Tensor:
         try:
             out: Tensor = _OPS.wait_tensor(call())
         except RuntimeError as error:
             raise RankError(
-                f"rank {self.rank} of {self.size} has lost the others ({what}): one of them died, failed, or did not "
-                f"come within the timeout of the group. No rank has a result, and the group cannot be used any more. "
-                f"What was reported: {error}"
+                f"rank {self.rank} of {self.size} lost contact with the other ranks ({what}): one of them died, "
+                f"failed, or did not respond within the timeout of the group. No rank has a result, and the group can "
+                f"no longer be used. The error was: {error}"
             ) from error
         return out
 

@@ -1,4 +1,4 @@
-"""Processes that form a group and do together what a test asks them to."""
+"""Worker processes that form a process group, and run functions of the tests together."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-GONE = object()  # the answer of a process that is no more
-GROUPS: dict[int, dist.ProcessGroup] = {}  # in each process: the first so many
+MAX_RANKS = 4  # processes that the tests share
+DEAD = object()  # the answer of a process that has died
+GROUPS: dict[int, dist.ProcessGroup] = {}  # in each worker: the group of the first n workers, by n
 
 
-class Failed:
-    """What a process answers when a function raised there."""
+class Failure:
+    """The answer of a process in which the function raised an error."""
 
     def __init__(self, error: Exception) -> None:
         self.kind, self.text, self.trace = type(error).__name__, str(error), traceback.format_exc()
@@ -28,8 +29,8 @@ class Failed:
         return self.trace
 
 
-class World:
-    """So many processes; they end with the block, or with this process."""
+class Workers:
+    """``size`` processes, which end with the ``with`` block, or with this process."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -54,39 +55,40 @@ class World:
             process.join()
         self._folder.cleanup()
 
-    def __enter__(self) -> World:
+    def __enter__(self) -> Workers:
         return self
 
     def __exit__(self, *_: object) -> None:
         self._end()
 
     def run(self, function: Callable[..., Any], *args: Any, size: int | None = None) -> list[Any]:
-        """What ``function(rank, *args)`` returns in the first ``size`` processes; GONE where there is none any more."""
+        """The results of ``function(rank, *args)`` in the first ``size`` processes: a Failure where it raised an error,
+        DEAD for a process that has died."""
         pipes = self._pipes[:size]
         for pipe in pipes:
             pipe.send((function, args))
-        return [_received(pipe) for pipe in pipes]
+        return [_receive(pipe) for pipe in pipes]
 
     def check(self, function: Callable[..., Any], *args: Any, size: int | None = None) -> list[Any]:
-        """The same; fails where it raised."""
+        """The same, but raise an AssertionError if the function failed in a process."""
         answers = self.run(function, *args, size=size)
-        if any(each is GONE or isinstance(each, Failed) for each in answers):
+        if any(each is DEAD or isinstance(each, Failure) for each in answers):
             self._end()
-            self._start()  # one that failed alone may have left the others waiting
+            self._start()  # other processes may still wait for the one that failed
             raise AssertionError(answers)
         return answers
 
 
-def _received(pipe: Connection) -> Any:
+def _receive(pipe: Connection) -> Any:
     try:
         assert pipe.poll(180), "no answer within three minutes"
         return pipe.recv()[0]
     except (EOFError, ConnectionError):
-        return GONE
+        return DEAD
 
 
-def impatient(seconds: float) -> dist.ProcessGroup:
-    """A group of all processes with a timeout; they are all here when it is made, however busy the machine is."""
+def group_with_timeout(seconds: float) -> dist.ProcessGroup:
+    """A group of all processes with this timeout. It starts to count when all of them have joined."""
     group: dist.ProcessGroup = dist.new_group(timeout=timedelta(seconds=seconds))
     dist.barrier()
     dist.barrier(group)
@@ -95,18 +97,19 @@ def impatient(seconds: float) -> dist.ProcessGroup:
 
 
 def _serve(pipe: Connection, folder: str, rank: int, size: int) -> None:
+    """Run in a worker: answer requests until the process of the tests has ended."""
     os.environ.update(GLOO_SOCKET_IFNAME="lo")
     torch.set_num_threads(1)
-    patience = timedelta(seconds=60)
-    dist.init_process_group("gloo", f"file://{folder}/meeting", world_size=size, rank=rank, timeout=patience)
+    timeout = timedelta(seconds=60)
+    dist.init_process_group("gloo", f"file://{folder}/meeting", world_size=size, rank=rank, timeout=timeout)
     for count in range(1, size + 1):
-        GROUPS[count] = dist.new_group(list(range(count)), timeout=patience)
+        GROUPS[count] = dist.new_group(list(range(count)), timeout=timeout)
     while True:
         try:
             function, args = pipe.recv()
-        except EOFError:  # whoever asked is gone
+        except EOFError:
             os._exit(0)
         try:
             pipe.send((function(rank, *args),))
         except Exception as error:
-            pipe.send((Failed(error),))
+            pipe.send((Failure(error),))

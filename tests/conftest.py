@@ -1,0 +1,16 @@
+"""Fixtures that several test modules share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.process_group import MAX_RANKS, Workers
+
+
+@pytest.fixture(scope="session")
+def workers() -> Iterator[Workers]:
+    """Worker processes that form a process group, started once for all tests: that takes seconds."""
+    with Workers(MAX_RANKS) as started:
+        yield started
