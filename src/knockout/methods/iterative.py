@@ -42,7 +42,7 @@ def iterative(
     order = ranking.order
     position = torch.arange(order.shape[-1], device=order.device).expand(order.shape)
     step = torch.where(ranking.active, torch.empty_like(order).scatter(-1, order, position), -1)
-    return ranking.selection(IterativePlan, step=step, top_score=ranking.top_scores(), peaked=peaked, alpha=alpha)
+    return ranking.selection(IterativePlan, step=step, top_score=ranking.leader_score(), peaked=peaked, alpha=alpha)
 
 
 @dataclass(eq=False)

@@ -64,8 +64,8 @@ class HardTopK(NamedTuple):
         """The top k, scaled by a mask (*batch, n). Where all active candidates are selected, each has weight 1."""
         khot = torch.where(self.active, torch.where(self.slot_count < self.active_count, khot, 1.0), 0.0)
         khot = invalidate(khot, self.valid)
-        weight, top_score = khot.gather(-1, self.leader), self.score.gather(-1, self.leader)
-        return _gated_selection(self, KHotPlan, weight, top_score, khot=khot)
+        weight, leader_score = khot.gather(-1, self.leader), self.score.gather(-1, self.leader)
+        return _gated_selection(self, KHotPlan, weight, leader_score, khot=khot)
 
 
 def hard_topk(scores: Tensor, k: int | float, mask: Tensor | None, temperature: float) -> HardTopK:
@@ -83,7 +83,7 @@ class TopScores(NamedTuple):
 
     scores: Tensor  # (..., n) as they were passed
     key: Tensor  # (*batch, n): scores in the computing dtype; -inf for inactive candidates
-    top: Tensor  # (*batch, k + 1, or k if k = n): the highest scores, best first; 0 where there is no active candidate
+    best: Tensor  # (*batch, k + 1, or n if k = n): the highest scores, best first; 0 in place of missing candidates
     valid: Tensor  # (*batch, 1) bool: False for a row with a NaN or +inf score
     leader: Tensor  # (*batch, k): the top k, best first
     filled: Tensor  # (*batch, k) bool: which slots have a candidate
@@ -92,7 +92,7 @@ class TopScores(NamedTuple):
 
     def leader_score(self) -> Tensor:
         """The scores (*batch, k) of the leaders."""
-        return self.top[..., : self.leader.shape[-1]]
+        return self.best[..., : self.leader.shape[-1]]
 
     def selection(self, plan: type[GatedPlan], weight: Tensor, **fields: Any) -> Selection:
         """The top k with these weights (*batch, k), as a plan of this class with these further fields."""
@@ -107,19 +107,20 @@ def top_scores(scores: Tensor, k: int | float, mask: Tensor | None, temperature:
     if mask is not None:
         key = torch.where(mask, key, -torch.inf)
     n = key.shape[-1]
-    top, index = key.topk(min(quota.k + 1, n), dim=-1)  # torch.topk puts NaN first
-    active = top != -torch.inf
+    best, index = key.topk(min(quota.k + 1, n), dim=-1)  # torch.topk puts NaN first
+    active = best != -torch.inf
     slots = quota.slots(key != -torch.inf) if quota.numerator else active[..., : quota.k].sum(dim=-1, keepdim=True)
     filled = torch.arange(quota.k, device=key.device) < slots
-    all_selected = (slots == n) | ~active.gather(-1, slots.clamp(max=top.shape[-1] - 1))
-    valid = top[..., :1] < torch.inf
-    top = torch.where(active, top, 0.0)
-    return TopScores(scores, key, top, valid, index[..., : quota.k], filled, slots, all_selected)
+    all_selected = (slots == n) | ~active.gather(-1, slots.clamp(max=best.shape[-1] - 1))
+    valid = best[..., :1] < torch.inf
+    best = torch.where(active, best, 0.0)
+    return TopScores(scores, key, best, valid, index[..., : quota.k], filled, slots, all_selected)
 
 
 def _gated_selection(
     top: HardTopK | TopScores, plan: type[GatedPlan], weight: Tensor, leader_score: Tensor, **fields: Any
 ) -> Selection:
+    """A selection of the top k, each scaled by its weight (*batch, k)."""
     n = top.scores.shape[-1]
     weight = invalidate(torch.where(top.filled, weight, 0.0), top.valid)
     member = torch.where(weight.detach() != 0, top.leader, n)

@@ -34,7 +34,7 @@ class RankedPlan(DensePlan):
     def raw_weights(self, start: int, stop: int) -> Tensor:
         """Weights (*batch, stop - start, n) of the slots from start to stop.
 
-        In empty slots and invalid rows they may be anything: ``slot_weights`` makes these 0 and NaN.
+        In empty slots they may be any finite numbers, in invalid rows anything: ``slot_weights`` makes these 0 and NaN.
         """
 
     def slot_weights(self, start: int, stop: int) -> Tensor:
@@ -102,7 +102,7 @@ class Ranking(NamedTuple):
         """The number of active candidates (*batch, 1)."""
         return self.active.sum(dim=-1, keepdim=True)
 
-    def top_scores(self) -> Tensor:
+    def leader_score(self) -> Tensor:
         """The scores (*batch, k) of the leaders."""
         return self.score.gather(-1, self.leader)
 

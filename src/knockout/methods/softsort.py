@@ -32,7 +32,7 @@ def softsort(
     check_positive(temperature, "temperature")
     check_choice(check_whole(power, "power"), "power", (1, 2))
     ranking = rank(scores, k, mask)
-    return ranking.selection(SoftSortPlan, top_score=ranking.top_scores(), temperature=temperature, power=power)
+    return ranking.selection(SoftSortPlan, top_score=ranking.leader_score(), temperature=temperature, power=power)
 
 
 @dataclass(eq=False)

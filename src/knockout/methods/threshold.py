@@ -26,8 +26,8 @@ def threshold(scores: Tensor, k: int | float, temperature: float = 0.1, mask: Te
     scores. Time and memory O(n + k d).
     """
     top = top_scores(scores, k, mask, temperature)
-    last = top.top.gather(-1, (top.slot_count - 1).clamp(min=0))
-    following = top.top.gather(-1, top.slot_count.clamp(max=top.top.shape[-1] - 1))
+    last = top.best.gather(-1, (top.slot_count - 1).clamp(min=0))
+    following = top.best.gather(-1, top.slot_count.clamp(max=top.best.shape[-1] - 1))
     halfway = torch.where(top.all_selected, last, 0.5 * last + 0.5 * following)
     weight = torch.sigmoid(difference(top.leader_score(), halfway, temperature))
     return top.selection(
