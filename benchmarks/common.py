@@ -16,11 +16,14 @@ from benchmarks.registry import Row
 from harness.timing import Passes, gradients
 from knockout import Selection, backends
 from knockout.boost import Boost
+from knockout.ops.autograd import gather
+from knockout.ops.choice import choose
 from knockout.plan import SparsePlan
 
 __all__ = [
     "HARD",
     "Size",
+    "blend",
     "check_against_reference",
     "check_close",
     "draw",
@@ -91,6 +94,11 @@ def pass_rows(cell: Row, taken: Mapping[str, Passes], base: str = HARD) -> list[
         }
         for name, each in taken.items()
     ]  # fmt: skip
+
+
+def blend(values: Tensor, weight: Tensor, member: Tensor) -> Tensor:
+    """The weighted gather of the library, by the backend that it chooses."""
+    return gather.blend(values, weight, member, backend=choose(values[..., 0]))
 
 
 def sparse(selection: Selection) -> tuple[Tensor, Tensor]:

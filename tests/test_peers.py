@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from knockout import methods
-from knockout.methods.sinkhorn import standardised
+from knockout.methods.sinkhorn import standardize
 from tests.cases import randn
 
 N, K = 40, 6
@@ -128,7 +128,7 @@ def test_scores_are_standardised_as_said() -> None:
 
     scores = 3.0 + 5.0 * randn(2, 30)
     mask = torch.arange(30) < 20
-    found = standardised(candidates(scores, mask))[:, :20]
+    found = standardize(*candidates(scores, mask)[:2])[:, :20]
     real = scores[:, :20]
     expected = (real - real.mean(-1, keepdim=True)) / real.std(-1, correction=0, keepdim=True)
     torch.testing.assert_close(found, expected)

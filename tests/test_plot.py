@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import matplotlib.pyplot as plt
@@ -120,3 +122,19 @@ def test_names_and_rows_of_any_kind() -> None:
     spoiled = knockout.select(torch.tensor([1.0, torch.nan, 2.0]), 2)
     with pytest.raises(ValueError, match="row must be one with finite scores"):
         knockout.plot.weights(spoiled)
+
+
+def test_without_matplotlib_a_call_says_what_to_install() -> None:
+    code = """
+import sys
+sys.modules["matplotlib"] = None
+import torch, knockout
+picked = knockout.select(torch.rand(4), k=2)
+for draw in (knockout.plot.bracket, knockout.plot.weights):
+    try:
+        draw(picked)
+    except ImportError as error:
+        print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout == "knockout.plot needs matplotlib: pip install 'knockout-topk[plot]'\n" * 2

@@ -259,8 +259,8 @@ def test_a_memmap_is_let_go_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_memmap_is_let_go_of_within_a_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "STRETCH", 64 * 8 * 10)  # ten rows
-    monkeypatch.setattr(sources, "STRETCHES", 2)
+    monkeypatch.setattr(sources, "PAGE", 64 * 8 * 10)  # ten rows
+    monkeypatch.setattr(sources, "PAGES", 2)
     values = randn(N, 64)
     source, times = mapped(values, tmp_path), []
 

@@ -1,6 +1,6 @@
-"""How decisively the better of a pair wins.
+"""Boosts: how decisively the better candidate of a pair wins.
 
-A pair's two scores give a logit ``t >= 0``, and ``t`` gives the share of the better one:
+The two scores of a pair give a logit ``t >= 0``, and ``t`` gives the share of the better candidate:
 
     alpha = 1     1 / (1 + exp(-t))                    the paper's softmax; never quite 1
     alpha = 1.5   1/2 + (t/4) sqrt(2 - t^2/4)          exactly 1 from t = 2 on
@@ -28,19 +28,19 @@ __all__ = ["Base", "Boost", "Fixed", "Power", "Relative"]
 
 
 class Pairs(NamedTuple):
-    """Those who meet in one round, best pair first, each (..., pairs)."""
+    """The scores of the pairs of one round, best pair first, each (..., pairs)."""
 
     better: Tensor
     worse: Tensor
-    gap: Tensor  # better - worse; 0 where one of the two is not real
-    real: Tensor  # bool: two real candidates, and no bye
+    gap: Tensor  # better - worse; 0 where the pair is not real
+    real: Tensor  # bool: whether it is a pair of two candidates, and not a bye or padding
 
 
 class Boost(ABC):
-    """The common part of the four boosts; ``knockout.select`` takes any of them.
+    """The base class of the four boosts; ``knockout.select`` takes any of them.
 
-    A boost is a value: immutable, comparable, hashable, printed as it is written. (With a tensor for its c it is as the
-    tensor is: what that holds may change.)
+    A boost is an immutable value: comparable, hashable, and its ``repr`` is the call that makes it. (If its c is a
+    tensor, the number in the tensor may change.)
     """
 
     alpha: float
@@ -62,11 +62,6 @@ class Boost(ABC):
                 f"got {self.alpha!r}"
             )
 
-    def _check_base(self, b: float) -> None:
-        self._check(b=b)
-        if b <= 1:
-            raise ValueError(f"{type(self).__name__}: b must be above 1, so that higher scores win; got {b!r}")
-
     def start(self, scores: Tensor) -> Tensor:
         """The scale of the scores before the first round, shape (..., 1)."""
         return scores.new_ones(()).expand(*scores.shape[:-1], 1)
@@ -75,31 +70,31 @@ class Boost(ABC):
     def logit(self, pairs: Pairs, scale: Tensor) -> tuple[Tensor, Tensor]:
         """Logits (..., pairs) of one round, and the scale (..., 1) that the next round starts from.
 
-        The logit of a pair that is not real is never looked at.
+        The logit of a pair that is not real may be anything.
         """
 
     def share(self, pairs: Pairs, scale: Tensor) -> tuple[Tensor, Tensor]:
-        """The share of the better candidate of every pair, 1 where it has no opponent, and the next scale."""
+        """The share of the better candidate of each pair, 1 if it has no opponent, and the scale for the next round."""
         logit, scale = self.logit(pairs, scale)
         share = _entmax_of_two(logit, self.alpha)
-        # Once the share has reached 1, the pair is decided: a constant, for the winner as for the loser, who is not
-        # even looked at any more. (Not `share < 1`: a NaN must stay.)
+        # A share of 1 is a constant: the candidates of a decided pair get no gradient, and the loser's values are not
+        # read. (Not `share < 1`: a NaN must stay.)
         return torch.where(pairs.real & ~(share >= 1), share, 1.0), scale
 
 
 @dataclass(frozen=True, repr=False)
 class Relative(Boost):
-    """``t = c * (a - b) / s``: gaps in units of the round's own mean gap ``s``, so c means the same at every scale.
+    """``t = c * (a - b) / s``: gaps in units of the round's mean gap ``s``, so c means the same at every scale.
 
-    At every scale from ``unit`` on, that is, the difference in scores that counts as one: ``s`` starts from it and at
-    most halves from round to round, so that scores that hardly differ stay soft instead of having their noise blown up.
+    This holds for scores that differ by ``unit`` or more: ``s`` starts at ``unit`` and at most halves from round to
+    round. Scores that hardly differ are blended; their noise is not amplified.
 
     >>> import torch, knockout
     >>> knockout.boost.Relative(4)
     Relative(c=4, unit=1.0, alpha=1.5)
 
-    c may be a tensor without dimensions, for a schedule: ``torch.compile`` takes what it holds as it comes, where each
-    float would be a graph of its own. It gets no gradient, and is on the CPU or on the device of the scores.
+    c may be a tensor without dimensions, on the CPU or on the device of the scores. A schedule can change the number in
+    it without ``torch.compile`` compiling a new graph, as it does for each new float. It gets no gradient.
 
     >>> c = torch.tensor(0.5)
     >>> boost = knockout.boost.Relative(c)
@@ -130,7 +125,7 @@ class Relative(Boost):
 class Fixed(Boost):
     """``t = c * (a - b)``: one sharpness for all rounds; the right c depends on the scale of the scores.
 
-    c may be a tensor, as that of ``Relative``.
+    c may be a tensor, as for ``Relative``.
 
     >>> import knockout
     >>> knockout.boost.Fixed(100)
@@ -149,26 +144,37 @@ class Fixed(Boost):
 
 
 @dataclass(frozen=True, repr=False)
-class Base(Boost):
-    """``t = ln(b) * (a - b)``: the paper's boosted softmax as printed, with base b; the same as ``Fixed(ln b)``.
-
-    >>> import knockout
-    >>> knockout.boost.Base(20)
-    Base(b=20, alpha=1.0)
-    """
+class _WithBase(Boost):
+    """The fields of the boosts that have a base b."""
 
     b: float
     alpha: float = 1.0
 
     def __post_init__(self) -> None:
-        self._check_base(self.b)
+        self._check(b=self.b)
+        if self.b <= 1:
+            raise ValueError(f"{type(self).__name__}: b must be above 1, so that higher scores win; got {self.b!r}")
+
+
+@dataclass(frozen=True, repr=False)
+class Base(_WithBase):
+    """``t = ln(b) * (a - b)``: the paper's boosted softmax as printed, with base b.
+
+    It gives the same as ``Fixed(ln b)``:
+
+    >>> import math, torch, knockout
+    >>> scores = torch.tensor([0.5, 0.9])
+    >>> by_base = knockout.select(scores, k=1, boost=knockout.boost.Base(20))
+    >>> by_base.weights(), knockout.select(scores, k=1, boost=knockout.boost.Fixed(math.log(20))).weights()
+    (tensor([[0.2318, 0.7682]]), tensor([[0.2318, 0.7682]]))
+    """
 
     def logit(self, pairs: Pairs, scale: Tensor) -> tuple[Tensor, Tensor]:
         return math.log(self.b) * pairs.gap, scale
 
 
 @dataclass(frozen=True, repr=False)
-class Power(Boost):
+class Power(_WithBase):
     """``t = b**x - b**y`` for scores x >= y: what the paper's authors ran for their figures, with b = 20.
 
     >>> import knockout
@@ -176,23 +182,16 @@ class Power(Boost):
     Power(b=20, alpha=1.0)
     """
 
-    b: float
-    alpha: float = 1.0
-
-    def __post_init__(self) -> None:
-        self._check_base(self.b)
-
     def logit(self, pairs: Pairs, scale: Tensor) -> tuple[Tensor, Tensor]:
-        # b^x - b^y = b^x (1 - b^-(x-y)): the bracket lies in [0, 1], and b^x is capped at e^40, far past the point
-        # where the smallest representable gap already decides the pair. So any finite scores give finite logits and
-        # gradients.
+        # b^x - b^y = b^x (1 - b^-(x-y)): the parenthesis lies in [0, 1], and b^x is capped at e^40, where even the
+        # smallest representable gap decides the pair. So any finite scores give finite logits and gradients.
         log_b = math.log(self.b)
         height = exp((log_b * pairs.better).clamp(max=40.0))
         return height * -expm1(-log_b * pairs.gap), scale
 
 
 def as_boost(boost: float | Boost, device: torch.device) -> Boost:
-    """A bare number means Relative of it; a tensor must be where scores on this device can take it from."""
+    """A boost as it is; for a number, Relative of it. A c that is a tensor must be on the CPU or on this device."""
     if type(boost) is float and not torch.compiler.is_compiling() and boost in _RELATIVE:
         return _RELATIVE[boost]
     if isinstance(boost, Boost):
@@ -208,11 +207,11 @@ def as_boost(boost: float | Boost, device: torch.device) -> Boost:
     return relative
 
 
-_RELATIVE: dict[float, Relative] = {}  # to check and make one takes longer than a small selection
+_RELATIVE: dict[float, Relative] = {}  # boosts made before: to check and make one takes longer than a small selection
 
 
 def _capped(c: float | Tensor, dtype: torch.dtype) -> float | Tensor:
-    """The c of a boost as it is used: finite, and of a tensor what it holds now, whatever becomes of it later."""
+    """The c of a boost, at most the largest finite number; a tensor as a copy, since its number may change later."""
     most = torch.finfo(dtype).max
     return c.detach().to(dtype).clamp(max=most) if isinstance(c, Tensor) else min(c, most)
 
@@ -220,7 +219,8 @@ def _capped(c: float | Tensor, dtype: torch.dtype) -> float | Tensor:
 def _shown(number: object) -> str:
     if not isinstance(number, Tensor):
         return repr(number)
-    return str(number.item()) if number.device.type == "cpu" else f"<a tensor on {number.device}>"  # without a wait
+    # Not .item() on other devices: it would wait for them.
+    return str(number.item()) if number.device.type == "cpu" else f"<a tensor on {number.device}>"
 
 
 def _entmax_of_two(logit: Tensor, alpha: float) -> Tensor:
@@ -235,12 +235,12 @@ def _entmax_of_two(logit: Tensor, alpha: float) -> Tensor:
 def _mean_gap(pairs: Pairs, count: Tensor) -> Tensor:
     """Mean gap (..., 1) of the real pairs of a round.
 
-    Added up as distances from the middle of the field, which need not know who meets whom: sorting is not needed for
-    it. In float64 and scaled down, so that it cannot overflow.
+    Summed as distances of all scores from the middle of the field, which are the same however the field is paired, so
+    backends need not sort for it. In float64 and scaled down, so that it cannot overflow.
     """
     wide = pairs.better.dtype if pairs.better.device.type == "mps" else torch.float64
     better, worse = pairs.better.to(wide) * 2.0**-40, pairs.worse.to(wide) * 2.0**-40
-    middle = better[..., -1:].detach()  # the last winner; it takes no gradient, there are as many above as below
+    middle = better[..., -1:].detach()  # the last winner; as many scores are above as below, so its gradient is 0
     distance = torch.cat([better - middle, middle - worse], dim=-1)
     total = exact_sum(torch.where(torch.cat([pairs.real, pairs.real], dim=-1), distance, 0.0), 2 * count)
     mean = total / count.clamp(min=1).to(wide) * 2.0**40
@@ -252,9 +252,9 @@ def _measure(gap: Tensor, scale: Tensor, count: Tensor) -> Tensor:
 
 
 class _Measure(Function):
-    """gap (..., pairs) / scale (..., 1), with a gradient of the scale that is added up in no order.
+    """gap (..., pairs) / scale (..., 1), with a gradient of the scale that does not depend on the order of the pairs.
 
-    Of the gaps, ``count`` (..., 1) have a gradient.
+    ``count`` (..., 1) is the number of gaps that have a gradient.
     """
 
     generate_vmap_rule = True

@@ -1,6 +1,6 @@
-"""Checks of arguments: each is checked here, once, before any work is done.
+"""Checks of arguments, made before any work is done.
 
-An error names the argument, says what came, and what to pass instead.
+An error names the argument, what was passed, and what to pass instead.
 """
 
 from __future__ import annotations
@@ -17,43 +17,43 @@ from knockout.dtypes import DTYPES
 from knockout.quota import Quota
 from knockout.torch_private import is_transforming
 
-K_MUST_BE = "k must be an int, how many candidates to select, or a fraction between 0 and 1, which share of them"
+K_MUST_BE = "k must be an int, how many candidates to select, or a fraction between 0 and 1 of them"
 
 
 def join_scores(chunks: Iterable[Tensor]) -> Tensor:
-    """Scores (..., n) from chunks (..., n_i) of one dtype, device and batch shape, each made when it is its turn."""
-    must = "scores must be a torch.Tensor, or chunks of one, an iterable of tensors (..., n_i)"
+    """Scores (..., n) from chunks (..., n_i) of one dtype, device and batch shape, taken one after the other."""
+    must_be = "scores must be a torch.Tensor, or chunks of one, an iterable of tensors (..., n_i)"
     if not isinstance(chunks, Iterable):
-        raise TypeError(f"{must}; got {_kind(chunks)}")
-    taken: list[Tensor] = []
+        raise TypeError(f"{must_be}; got {_type_name(chunks)}")
+    tensors: list[Tensor] = []
     for number, chunk in enumerate(chunks):
         if not isinstance(chunk, Tensor):
-            raise TypeError(f"{must}; got {_kind(chunks)}, whose chunk {number} is of type {_kind(chunk)}")
+            raise TypeError(f"{must_be}; got {_type_name(chunks)}, whose chunk {number} is of type {_type_name(chunk)}")
         if chunk.dim() == 0:
-            raise ValueError(f"{must}; got a tensor without dimensions for chunk {number}. Pass it as chunk[None]")
-        taken.append(chunk)
-        for what, mine, first in (
-            ("dtype", chunk.dtype, taken[0].dtype),
-            ("device", chunk.device, taken[0].device),
-            ("batch shape", tuple(chunk.shape[:-1]), tuple(taken[0].shape[:-1])),
+            raise ValueError(f"{must_be}; got a tensor without dimensions for chunk {number}. Pass it as chunk[None]")
+        tensors.append(chunk)
+        for what, found, first in (
+            ("dtype", chunk.dtype, tensors[0].dtype),
+            ("device", chunk.device, tensors[0].device),
+            ("batch shape", tuple(chunk.shape[:-1]), tuple(tensors[0].shape[:-1])),
         ):
-            if mine != first:
+            if found != first:
                 raise ValueError(
-                    f"chunks of scores must have the {what} of chunk 0, {first}; got {mine} in chunk {number}"
+                    f"chunks of scores must have the {what} of chunk 0, {first}; got {found} in chunk {number}"
                 )
-    if not taken:
-        raise ValueError(f"{must}; got {_kind(chunks)} without a chunk")
-    return torch.cat(taken, dim=-1)
+    if not tensors:
+        raise ValueError(f"{must_be}; got {_type_name(chunks)} without a chunk")
+    return torch.cat(tensors, dim=-1)
 
 
 def check_scores(scores: Tensor, k: float, mask: Tensor | None) -> Quota:
-    """Scores (..., n), an int 1 <= k <= n or a float 0 < k < 1, mask (..., n) bool or None. Returns what k means."""
-    check_field(scores, mask)
+    """Check scores (..., n), k, an int from 1 to n or a fraction, and mask (..., n) bool or None. Returns the quota."""
+    check_scores_and_mask(scores, mask)
     return quota_of(k, scores.shape)
 
 
-def check_field(scores: Tensor, mask: Tensor | None) -> None:
-    """Scores (..., n), mask (..., n) bool or None."""
+def check_scores_and_mask(scores: Tensor, mask: Tensor | None) -> None:
+    """Check scores (..., n) and mask (..., n) bool or None."""
     _check_floating(scores, "scores")
     if scores.dim() == 0:
         raise ValueError("scores must have shape (..., n), a score per candidate; got a tensor without dimensions")
@@ -61,12 +61,15 @@ def check_field(scores: Tensor, mask: Tensor | None) -> None:
         _check_mask(mask, scores)
 
 
+check_field = check_scores_and_mask  # the old name, which knockout.distributed imports
+
+
 def quota_of(k: float, shape: Sequence[int]) -> Quota:
-    """What k means for scores of this shape (..., n)."""
+    """The quota that k is for scores of this shape (..., n)."""
     k, n = check_k(k), shape[-1]
     if isinstance(k, float):
         if n == 0:
-            raise ValueError(f"scores must have candidates, to select a share of them; got shape {tuple(shape)}")
+            raise ValueError(f"scores must have candidates, to select a fraction of them; got shape {tuple(shape)}")
         return Quota.of_fraction(k, n)
     if k > n:
         raise ValueError(
@@ -76,9 +79,9 @@ def quota_of(k: float, shape: Sequence[int]) -> Quota:
 
 
 def check_k(k: int | float) -> int | float:
-    """An int of 1 or more, or a float between 0 and 1. Returns it as an int or a float."""
+    """Check k, an int of at least 1 or a float between 0 and 1. Returns it as an int or a float."""
     if isinstance(k, bool) or not isinstance(k, int):
-        k = _number(k)
+        k = _as_number(k)
     if isinstance(k, float):
         if not 0 < k < 1:
             raise ValueError(f"{K_MUST_BE}; got {k!r}")
@@ -88,7 +91,7 @@ def check_k(k: int | float) -> int | float:
 
 
 def check_values(values: Tensor, batch: Sequence[int], n: int, device: torch.device) -> None:
-    """Values (..., n, d) on the device of the scores, with batch dimensions that broadcast with theirs."""
+    """Check values (..., n, d), on the device of the scores, with batch dimensions that broadcast with theirs."""
     _check_floating(values, "values")
     if values.dim() < 2 or values.shape[-2] != n:
         raise ValueError(
@@ -100,33 +103,36 @@ def check_values(values: Tensor, batch: Sequence[int], n: int, device: torch.dev
 
 
 def check_choice(value: object, name: str, choices: Sequence[object]) -> None:
-    """One of the choices."""
+    """Check that value is one of the choices."""
     if value not in choices:
         raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}; got {value!r}")
 
 
 def check_flag(value: bool, name: str) -> None:
-    """True or False, and nothing that merely passes for it."""
+    """Check for True or False; numbers that equal them are refused."""
     if not isinstance(value, bool):
-        raise TypeError(f"{name} must be True or False; got {value!r} of type {_kind(value)}")
+        raise TypeError(f"{name} must be True or False; got {value!r} of type {_type_name(value)}")
 
 
 def check_generator(value: torch.Generator | None) -> None:
-    """A torch.Generator, or None for torch's own."""
+    """Check for a torch.Generator, or None for torch's default one."""
     if value is not None and not isinstance(value, torch.Generator):
-        raise TypeError(f"generator must be a torch.Generator, or None; got {value!r} of type {_kind(value)}")
+        raise TypeError(f"generator must be a torch.Generator, or None; got {value!r} of type {_type_name(value)}")
 
 
 def check_positive(value: float, name: str) -> None:
-    """A finite int or float above 0."""
+    """Check for a finite int or float above 0."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError(f"{name} must be an int or a float; got {value!r} of type {_kind(value)}")
+        raise TypeError(f"{name} must be an int or a float; got {value!r} of type {_type_name(value)}")
     if not (0 < value <= sys.float_info.max):
         raise ValueError(f"{name} must be positive and finite; got {value!r}")
 
 
 def check_sharpness(c: float | Tensor, name: str) -> None:
-    """A finite int or float above 0, or a floating tensor without dimensions, looked at where that is no wait."""
+    """Check for a finite int or float above 0, or a floating tensor without dimensions.
+
+    The number in a tensor is checked only on the CPU and outside of tracing: elsewhere reading it means to wait.
+    """
     if not isinstance(c, Tensor):
         return check_positive(c, name)
     if c.dim() != 0 or c.dtype not in DTYPES:
@@ -141,23 +147,26 @@ def check_sharpness(c: float | Tensor, name: str) -> None:
 
 
 def check_whole(value: int, name: str, least: int = 1) -> int:
-    """An int, not below the least. Returns it as an int."""
+    """Check for an integer of at least ``least``. Returns it as an int."""
     if isinstance(value, bool) or not isinstance(value, Integral):
-        raise TypeError(f"{name} must be an int; got {value!r} of type {_kind(value)}")
+        raise TypeError(f"{name} must be an int; got {value!r} of type {_type_name(value)}")
     if value < least:
         raise ValueError(f"{name} must be at least {least}; got {value}")
     return int(value)
 
 
-def check_share(value: float, name: str) -> float:
-    """A float between 0 and 1. Returns it."""
+def check_fraction(value: float, name: str) -> float:
+    """Check for a number between 0 and 1. Returns it as a float."""
     if isinstance(value, bool) or not isinstance(value, Real) or not 0 < value < 1:
         raise ValueError(f"{name} must be a float between 0 and 1; got {value!r}")
     return float(value)
 
 
 def check_tokens(x: Tensor, mask: Tensor | None, positions: Tensor | None, dim: int) -> None:
-    """Tokens (..., n, dim), mask (..., n) bool or None, positions (..., n) or None; no more rows of these than of x."""
+    """Check tokens x (..., n, dim), mask (..., n) bool or None, positions (..., n) or None.
+
+    The batch dimensions of mask and positions must expand to those of x.
+    """
     _check_floating(x, "x")
     if x.dim() < 2 or x.shape[-1] != dim:
         raise ValueError(f"x must have shape (..., n, {dim}), a token of dimension {dim} each; got {tuple(x.shape)}")
@@ -168,8 +177,8 @@ def check_tokens(x: Tensor, mask: Tensor | None, positions: Tensor | None, dim: 
         _check_expands(mask, "mask", x)
     if positions is not None:
         if not isinstance(positions, Tensor) or positions.dtype == torch.bool or positions.is_complex():
-            came = f"dtype {positions.dtype}" if isinstance(positions, Tensor) else f"type {_kind(positions)}"
-            raise TypeError(f"positions must be a tensor of numbers, where each token stands; got {came}")
+            got = f"dtype {positions.dtype}" if isinstance(positions, Tensor) else f"type {_type_name(positions)}"
+            raise TypeError(f"positions must be a tensor of numbers, where each token stands; got {got}")
         if positions.dim() == 0 or positions.shape[-1] != x.shape[-2]:
             raise ValueError(
                 f"positions must have shape (..., n) with n = {x.shape[-2]}, as x; got shape {tuple(positions.shape)}"
@@ -179,7 +188,7 @@ def check_tokens(x: Tensor, mask: Tensor | None, positions: Tensor | None, dim: 
 
 
 def _check_expands(tensor: Tensor, name: str, x: Tensor) -> None:
-    """As many rows as x has, or one for all."""
+    """Check that the batch dimensions of a tensor (..., n) expand to those of x (..., n, dim)."""
     check_broadcast(tensor.shape[:-1], name, x.shape[:-2], "x")
     if torch.broadcast_shapes(tensor.shape[:-1], x.shape[:-2]) != x.shape[:-2]:
         raise ValueError(
@@ -187,32 +196,32 @@ def _check_expands(tensor: Tensor, name: str, x: Tensor) -> None:
         )
 
 
-def _number(k: object) -> int | float:
+def _as_number(k: object) -> int | float:
     if isinstance(k, Real) and not isinstance(k, Integral):
         return float(k)
     try:
         if isinstance(k, (bool, Tensor)):
-            raise TypeError  # not a number; or one that would have to be fetched from its device
+            raise TypeError  # bool is not meant as a number, and a tensor would have to be fetched from its device
         return operator.index(k)  # type: ignore[arg-type]
     except TypeError:
-        raise TypeError(f"{K_MUST_BE}; got {k!r} of type {_kind(k)}") from None
+        raise TypeError(f"{K_MUST_BE}; got {k!r} of type {_type_name(k)}") from None
 
 
-def _check_mask(mask: Tensor, scores: Tensor, whose: str = "scores") -> None:
+def _check_mask(mask: Tensor, scores: Tensor, other: str = "scores") -> None:
     if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
-        came = f"dtype {mask.dtype}" if isinstance(mask, Tensor) else f"type {_kind(mask)}"
-        raise TypeError(f"mask must be a bool tensor, True for the candidates that take part; got {came}")
+        got = f"dtype {mask.dtype}" if isinstance(mask, Tensor) else f"type {_type_name(mask)}"
+        raise TypeError(f"mask must be a bool tensor, True for active candidates; got {got}")
     if mask.dim() == 0 or mask.shape[-1] != scores.shape[-1]:
         raise ValueError(
-            f"mask must have shape (..., n) with n = {scores.shape[-1]}, as {whose}; got shape {tuple(mask.shape)}"
+            f"mask must have shape (..., n) with n = {scores.shape[-1]}, as {other}; got shape {tuple(mask.shape)}"
         )
-    check_device(mask, "mask", scores.device, whose)
-    check_broadcast(mask.shape[:-1], "mask", scores.shape[:-1], whose)
+    check_device(mask, "mask", scores.device, other)
+    check_broadcast(mask.shape[:-1], "mask", scores.shape[:-1], other)
 
 
 def _check_floating(tensor: Tensor, name: str) -> None:
     if not isinstance(tensor, Tensor):
-        raise TypeError(f"{name} must be a torch.Tensor; got {_kind(tensor)}")
+        raise TypeError(f"{name} must be a torch.Tensor; got {_type_name(tensor)}")
     if tensor.dtype not in DTYPES:
         raise TypeError(
             f"{name} must be float16, bfloat16, float32 or float64, for a gradient to flow; got {tensor.dtype}"
@@ -222,25 +231,25 @@ def _check_floating(tensor: Tensor, name: str) -> None:
         raise TypeError(f"{name} must be a dense tensor; got layout {tensor.layout}. Pass {name}.to_dense()")
 
 
-def check_device(tensor: Tensor, name: str, device: torch.device, whose: str = "scores") -> None:
-    """On the device of another argument."""
+def check_device(tensor: Tensor, name: str, device: torch.device, other: str = "scores") -> None:
+    """Check that a tensor is on the device of another argument."""
     if tensor.device != device:
         raise ValueError(
-            f"{name} must be on the device of {whose}, {device}; got {tensor.device}. Pass {name}.to({str(device)!r})"
+            f"{name} must be on the device of {other}, {device}; got {tensor.device}. Pass {name}.to({str(device)!r})"
         )
 
 
-def check_broadcast(shape: Sequence[int], name: str, batch: Sequence[int], whose: str = "scores") -> None:
-    """Batch dimensions that broadcast with those of another argument."""
+def check_broadcast(shape: Sequence[int], name: str, batch: Sequence[int], other: str = "scores") -> None:
+    """Check that batch dimensions broadcast with those of another argument."""
     if shape == batch:
         return
-    for mine, theirs in zip(reversed(shape), reversed(batch), strict=False):
-        if mine != theirs and mine != 1 and theirs != 1:
+    for size, other_size in zip(reversed(shape), reversed(batch), strict=False):
+        if size != other_size and size != 1 and other_size != 1:
             raise ValueError(
-                f"the batch dimensions of {name} must broadcast with those of {whose}, {tuple(batch)}; "
+                f"the batch dimensions of {name} must broadcast with those of {other}, {tuple(batch)}; "
                 f"got {tuple(shape)}"
             )
 
 
-def _kind(value: object) -> str:
+def _type_name(value: object) -> str:
     return type(value).__name__

@@ -1,4 +1,4 @@
-"""Token pooling inside a pretrained Hugging Face encoder: most of its layers see a few tokens only.
+"""Token pooling inside a pretrained Hugging Face encoder: its later layers have few tokens to process.
 
 >>> import torch, transformers, knockout.hf
 >>> config = transformers.BertConfig(vocab_size=100, hidden_size=32, num_hidden_layers=4, num_attention_heads=2)
@@ -9,10 +9,10 @@
 >>> out = model(**batch)
 >>> out.last_hidden_state.shape, out.attention_mask.sum(dim=-1), out.leaders[1, 8:12]
 (torch.Size([2, 16, 32]), tensor([16, 10]), tensor([ 8,  9, -1, -1]))
->>> knockout.hf.mean(out).shape  # mean pooling, with the mask of the tokens that are left
+>>> knockout.hf.mean(out).shape  # mean pooling, with the mask of the remaining tokens
 torch.Size([2, 32])
 
-``model.save_pretrained(folder)`` saves the pools with the rest, ``knockout.hf.from_pretrained(folder)`` has them again.
+``model.save_pretrained(folder)`` saves the pools too, and ``knockout.hf.from_pretrained(folder)`` loads them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from torch import Tensor, nn
 import knockout.boost
 from knockout.boost import Boost
 from knockout.nn import TokenPool
-from knockout.nn.pyramid import After, make_pools
+from knockout.nn.pyramid import PerLayer, make_pools
 
 try:
     import transformers
@@ -43,7 +43,8 @@ except ImportError as error:
 
 __all__ = ["PooledEncoder", "PooledOutput", "from_pretrained", "mean", "pool"]
 
-# Where each family has its encoder: a list of layers, called one after the other with hidden states and a mask.
+# The attribute of each family that is its encoder: a list of layers, called one after the other with hidden states and
+# a mask.
 FAMILIES = {
     **dict.fromkeys(
         ("bert", "camembert", "data2vec-text", "electra", "ernie", "roberta", "xlm-roberta"),
@@ -51,7 +52,7 @@ FAMILIES = {
     ),
     "distilbert": "transformer",
 }
-# Heads that give an answer for each token: of a token that is gone there is none.
+# Heads with an output for each token: tokens that are pooled away would have none.
 PER_TOKEN = (
     "ForCausalLM",
     "ForMaskedLM",
@@ -64,39 +65,40 @@ PER_TOKEN = (
 
 @dataclass
 class PooledOutput(BaseModelOutputWithPoolingAndCrossAttentions):
-    """What a pooled model returns: the output of the architecture, over the tokens that are left, and which they are.
+    """The output of a pooled model: that of the architecture for the remaining tokens, and which tokens these are.
 
-    ``hidden_states``, if they are asked for, are those that each layer returned, before they were pooled; the last are
-    those of ``last_hidden_state``. A head passes on what it has use for, and nothing of this.
+    ``hidden_states``, with ``output_hidden_states=True``, are those that each layer returned, before pooling; the last
+    is ``last_hidden_state``. Models with a head return their own output, without the fields below.
     """
 
-    attention_mask: Tensor | None = None  # (batch, length) int64 as a tokenizer's: 0 for a slot that stayed empty
+    attention_mask: Tensor | None = None  # (batch, length) int64 as a tokenizer's: 0 for an empty slot
     positions: Tensor | None = None  # (batch, length) the weighted mean position of each token in the input
-    leaders: Tensor | None = None  # (batch, length) int64: which token of the input leads; -1 in an empty slot
+    leaders: Tensor | None = None  # (batch, length) int64: which token of the input leads the slot; -1 if it is empty
 
 
 def pool(
     model: transformers.PreTrainedModel,
-    lengths: After | None = None,
-    ratios: After | None = None,
+    lengths: PerLayer | None = None,
+    ratios: PerLayer | None = None,
     pool: Callable[..., nn.Module] = TokenPool,
     **options: Any,
 ) -> transformers.PreTrainedModel:
     """Pool tokens after some layers of a model. The model is changed in place, and returned.
 
-    Its weights stay as they are, under their names; the scorers join its parameters. The first token, [CLS], is always
-    kept. A batch that is short already gives what it gave before.
+    Its weights and their names stay as they are; the scorers are added to its parameters. The first token, [CLS], is
+    always kept. For a batch that is shorter than ``lengths``, the output is the same as before.
 
     Args:
-        model: of the BERT family (BERT, RoBERTa, XLM-RoBERTa, CamemBERT, ELECTRA, DistilBERT, ERNIE, Data2Vec), as it
-            is or with a head that answers once a sequence, such as ``BertForSequenceClassification``. To be called as
-            ``model(...)``; libraries that call its ``forward`` by name, as sentence-transformers does, cannot use it.
+        model: one of the BERT family (BERT, RoBERTa, XLM-RoBERTa, CamemBERT, ELECTRA, DistilBERT, ERNIE, Data2Vec),
+            without a head or with one that has one output per sequence, such as ``BertForSequenceClassification``. It
+            must be called as ``model(...)``: libraries that call its ``forward``, such as sentence-transformers, cannot
+            use it.
         lengths: how many tokens are left after which layer: ``{1: 128, 3: 64}``, or one entry a layer, None for no
             pooling. Or else
         ratios: likewise, as fractions of the tokens of each sequence.
-        pool: what makes the pools, called as ``pool(dim, k=length, keep=1, **options)`` or with ``ratio=``.
-        options: for the pools: ``boost``, ``hard_eval``, ...; see ``knockout.nn.TokenPool``. For scorers of your own
-            pass ``pool``: ``lambda dim, **options: TokenPool(dim, scorer=..., **options)``.
+        pool: makes the pools, called as ``pool(dim, k=length, keep=1, **options)`` or with ``ratio=``.
+        options: for the pools: ``boost``, ``hard_eval``, ...; see ``knockout.nn.TokenPool``. For other scorers than the
+            built-in one: ``pool=lambda dim, **options: TokenPool(dim, scorer=..., **options)``.
     """
     if not isinstance(model, transformers.PreTrainedModel):
         raise TypeError(f"model must be a transformers.PreTrainedModel; got {type(model).__name__}")
@@ -105,22 +107,22 @@ def pool(
             "scorer cannot be saved with the settings; "
             "pass pool=lambda dim, **options: TokenPool(dim, scorer=..., **options)"
         )
-    base, place = _encoder_of(model)
-    encoder = getattr(base, place)
+    base, name = _encoder_of(model)
+    encoder = getattr(base, name)
     options = {"keep": 1, **options}
     pools = make_pools(pool, base.config.hidden_size, len(encoder.layer), lengths, ratios, options)
-    _give_own_config(model)
+    _copy_config(model)
     pooled = PooledEncoder(base.config, encoder.layer, pools, options["keep"])
     pooled.pools.to(base.device, base.dtype)
-    setattr(base, place, pooled.train(base.training))
-    base.register_forward_pre_hook(_begin, with_kwargs=True)
-    base.register_forward_hook(_tell, with_kwargs=True)
-    # In the form that JSON gives back.
-    name, given = ("lengths", lengths) if lengths is not None else ("ratios", ratios)
+    setattr(base, name, pooled.train(base.training))
+    base.register_forward_pre_hook(_pass_mask, with_kwargs=True)
+    base.register_forward_hook(_add_token_fields, with_kwargs=True)
+    # As JSON loads it: the numbers of layers are strings.
+    sizes, given = ("lengths", lengths) if lengths is not None else ("ratios", ratios)
     model.config.knockout = {
-        name: {i: given[int(i)] for i in pools},  # type: ignore[index]
+        sizes: {i: given[int(i)] for i in pools},  # type: ignore[index]
         "pool": None if pool is TokenPool else getattr(pool, "__qualname__", type(pool).__name__),
-        "options": {key: _written(value) for key, value in options.items()},
+        "options": {key: _to_json(value) for key, value in options.items()},
     }
     return model
 
@@ -131,15 +133,15 @@ def from_pretrained(
     pool: Callable[..., nn.Module] | None = None,
     **options: Any,
 ) -> transformers.PreTrainedModel:
-    """The pooled model that ``model.save_pretrained(path)`` has saved, in evaluation mode.
+    """Load a pooled model that ``model.save_pretrained(path)`` has saved, in evaluation mode.
 
-    ``transformers.AutoModel.from_pretrained`` gives the same model without its pools.
+    ``transformers.AutoModel.from_pretrained`` loads the same model without its pools.
 
     Args:
-        path: a folder, or a model on the hub.
-        architecture: of the model; by default that which was saved. To put another head on:
+        path: a folder, or the name of a model on the hub.
+        architecture: the class of the model; by default the one that was saved. For another head, say,
             ``transformers.BertForSequenceClassification``.
-        pool: what makes the pools, if it was passed to ``knockout.hf.pool``.
+        pool: makes the pools; the same as passed to ``knockout.hf.pool``, if any was.
         options: for ``from_pretrained`` of the architecture.
     """
     config, _ = transformers.PreTrainedConfig.get_config_dict(path, **options)
@@ -151,18 +153,18 @@ def from_pretrained(
         )
     if (settings["pool"] is None) != (pool is None):
         raise ValueError(f"pool must be what the model was pooled with, {settings['pool']}; got {pool!r}")
-    kind = architecture or getattr(transformers, config["architectures"][0])
+    plain = architecture or getattr(transformers, config["architectures"][0])
 
     def initialize(self: Any, *arguments: Any, **keywords: Any) -> None:
-        kind.__init__(self, *arguments, **keywords)
-        _pool_again(self, settings, pool or TokenPool)
+        plain.__init__(self, *arguments, **keywords)
+        _pool_by_settings(self, settings, pool or TokenPool)
 
-    # With its pools in place before the weights are read, the model finds theirs too. The names are those of the
-    # architecture: transformers looks things up by them.
-    names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
-    born_pooled: Any = type(kind.__name__, (kind,), {"__init__": initialize, **names})
-    model, loading = born_pooled.from_pretrained(path, **options, output_loading_info=True)
-    model.__class__ = kind
+    # A subclass that makes the pools in its constructor, before the weights are read, so that theirs are read too. Its
+    # names are those of the architecture, by which transformers looks things up.
+    names = {"__module__": plain.__module__, "__qualname__": plain.__qualname__}
+    with_pools: Any = type(plain.__name__, (plain,), {"__init__": initialize, **names})
+    model, loading = with_pools.from_pretrained(path, **options, output_loading_info=True)
+    model.__class__ = plain
     if missing := [key for key in loading["missing_keys"] if ".pools." in key]:
         raise ValueError(f"{path} lacks weights of its pools, {missing}: it was saved by a model without them")
     loaded: transformers.PreTrainedModel = model
@@ -170,7 +172,7 @@ def from_pretrained(
 
 
 def mean(output: Any, attention_mask: Tensor | None = None) -> Tensor:
-    """The mean over real tokens (batch, dim) of a model's output: mean pooling, as sentence encoders have it.
+    """The mean over real tokens (batch, dim) of a model's output: mean pooling, as in sentence encoders.
 
     >>> import torch, knockout.hf
     >>> hidden, mask = torch.tensor([[[1.0], [3.0], [8.0]]]), torch.tensor([[1, 1, 0]])
@@ -178,8 +180,8 @@ def mean(output: Any, attention_mask: Tensor | None = None) -> Tensor:
     tensor([[2.]])
 
     Args:
-        output: of a pooled model, which has a mask of its own; or of any other, and then
-        attention_mask: (batch, n), 0 for padding, as it was passed to the model; None: there is none.
+        output: of a pooled model, which includes its mask; or of any other model, and then
+        attention_mask: (batch, n), 0 for padding, as it was passed to the model; None if there was none.
     """
     hidden: Tensor = output.last_hidden_state
     mask = getattr(output, "attention_mask", None)
@@ -195,16 +197,16 @@ def mean(output: Any, attention_mask: Tensor | None = None) -> Tensor:
 
 
 class PooledEncoder(nn.Module):
-    """The layers of an encoder with pools in between; takes the encoder's place in its model.
+    """The layers of an encoder with pools in between; it replaces the encoder in its model.
 
-    All that goes from layer to layer is passed on, none is kept: any number of calls may wait for their backward pass,
-    and each layer may be checkpointed by itself.
+    It holds no state between calls: any number of them may wait for their backward pass, and each layer may be
+    checkpointed by itself.
     """
 
     def __init__(self, config: Any, layers: nn.ModuleList, pools: nn.ModuleDict, keep: int) -> None:
         super().__init__()
         self.config = config
-        self.layer = layers  # the name that their weights are saved by
+        self.layer = layers  # this name is part of the names of their weights
         self.pools = pools
         self.keep = keep
 
@@ -213,12 +215,12 @@ class PooledEncoder(nn.Module):
         hidden_states: Tensor,
         attention_mask: Any = None,
         knockout: dict[str, Tensor] | None = None,
-        use_cache: bool | None = None,  # noqa: ARG002 - an encoder has no use for it
+        use_cache: bool | None = None,  # noqa: ARG002 - for decoders
         **options: Any,
     ) -> BaseModelOutputWithPastAndCrossAttentions:
-        """Hidden states (batch, n, dim) and a mask in the form of the attention in use.
+        """Hidden states (batch, n, dim) and a mask in the form that the attention implementation takes.
 
-        ``knockout`` holds the mask as the model was given it, and takes what is to be told of the tokens at the end.
+        ``knockout`` holds the mask as it was passed to the model; the fields of ``PooledOutput`` are written into it.
         """
         if knockout is None:
             raise RuntimeError("a pooled model must be called as model(...), not by its forward method or its encoder")
@@ -234,17 +236,17 @@ class PooledEncoder(nn.Module):
             if str(i) in self.pools and x.shape[1] > self.keep:
                 pooled = self.pools[str(i)](x, real, positions)
                 x, positions, leaders = pooled.x, pooled.positions, pooled.origins(leaders)
-                # Without padding no slot stays empty; and attention without a mask is faster.
+                # Without padding no slot is empty, and attention without a mask is faster.
                 real = None if real is None else pooled.mask
                 attention_mask = create_bidirectional_mask(self.config, x, real)
-                options["position_ids"] = None  # those of the input
+                options["position_ids"] = None  # they are those of the input
         mask = torch.ones_like(leaders) if real is None else real.long()
         knockout.update(attention_mask=mask, positions=positions, leaders=leaders)
         return BaseModelOutputWithPastAndCrossAttentions(last_hidden_state=x)  # type: ignore[arg-type]
 
 
-def _begin(model: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:  # noqa: ARG001
-    """Before a model runs: its mask goes to the encoder as it is, with room for what the encoder has to tell."""
+def _pass_mask(model: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:  # noqa: ARG001
+    """Forward pre-hook: pass the mask to the encoder as it is, in a dict into which the encoder writes its fields."""
     mask = arguments[1] if len(arguments) > 1 else options.get("attention_mask")
     if mask is not None and mask.dim() != 2:
         raise ValueError(
@@ -253,14 +255,14 @@ def _begin(model: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> t
     return arguments, {**options, "knockout": {} if mask is None else {"mask": mask}}
 
 
-def _tell(model: Any, arguments: Any, options: dict[str, Any], output: Any) -> Any:  # noqa: ARG001
-    """After a model has run: its output, with what the encoder has told. A tuple stays as it is."""
-    told = {key: value for key, value in options["knockout"].items() if key != "mask"}
-    return output if isinstance(output, tuple) else PooledOutput(**output, **told)
+def _add_token_fields(model: Any, arguments: Any, options: dict[str, Any], output: Any) -> Any:  # noqa: ARG001
+    """Forward hook: add the fields that the encoder wrote to the output. A tuple stays as it is."""
+    fields = {key: value for key, value in options["knockout"].items() if key != "mask"}
+    return output if isinstance(output, tuple) else PooledOutput(**output, **fields)
 
 
 def _encoder_of(model: transformers.PreTrainedModel) -> tuple[Any, str]:
-    """The model that has the encoder, and under which name; or why it cannot be pooled."""
+    """The model that holds the encoder, and the encoder's attribute; a ValueError if it cannot be pooled."""
     base: Any = model.base_model
     kind, name = base.config.model_type, type(model).__name__
     if kind not in FAMILIES or not hasattr(base, FAMILIES[kind]):
@@ -275,35 +277,37 @@ def _encoder_of(model: transformers.PreTrainedModel) -> tuple[Any, str]:
             f"got {name}, which answers for each token, also for those that are pooled away"
         )
     if isinstance(getattr(base, FAMILIES[kind]), PooledEncoder):
-        raise ValueError(f"model is pooled already, {model.config.knockout}; load it anew to pool it otherwise")
+        raise ValueError(f"model is pooled already, {model.config.knockout}; load it again to pool it otherwise")
     return base, FAMILIES[kind]
 
 
-def _give_own_config(model: transformers.PreTrainedModel) -> None:
-    """A config may be shared between models; what is written into it must not be."""
+def _copy_config(model: transformers.PreTrainedModel) -> None:
+    """Give a model a copy of its config, which other models may share, before settings are written into it."""
     shared, own = model.config, copy.deepcopy(model.config)
     for part in model.modules():
         if getattr(part, "config", None) is shared:
             part.config = own  # type: ignore[assignment]
 
 
-def _pool_again(model: transformers.PreTrainedModel, settings: dict[str, Any], make: Callable[..., nn.Module]) -> None:
-    """As the settings in a config say."""
+def _pool_by_settings(
+    model: transformers.PreTrainedModel, settings: dict[str, Any], make: Callable[..., nn.Module]
+) -> None:
+    """Pool a model by the settings that ``pool`` has written into its config."""
     sizes = {
         name: {int(i): size for i, size in settings[name].items()} for name in ("lengths", "ratios") if name in settings
     }
-    pool(model, pool=make, **sizes, **{key: _read(value) for key, value in settings["options"].items()})
+    pool(model, pool=make, **sizes, **{key: _from_json(value) for key, value in settings["options"].items()})
 
 
-def _written(option: Any) -> Any:
-    """An option as JSON has it."""
+def _to_json(option: Any) -> Any:
+    """An option of a pool in a form that JSON can hold."""
     if not isinstance(option, Boost):
         return option
     return {"boost": type(option).__name__, **{name: float(number) for name, number in vars(option).items()}}
 
 
-def _read(option: Any) -> Any:
-    """The option that was written."""
+def _from_json(option: Any) -> Any:
+    """The option that ``_to_json`` was given."""
     if not isinstance(option, dict):
         return option
     numbers = {key: value for key, value in option.items() if key != "boost"}

@@ -1,6 +1,6 @@
-"""Pictures of a selection from a few candidates: the tournament as a bracket, and its weights.
+"""Plots of a selection from a few candidates: the tournament as a bracket, and the weights as a matrix.
 
-Needs matplotlib: ``pip install 'knockout-topk[eval]'``. Both draw into ``ax`` or a new figure, and return the axes:
+They need matplotlib, ``pip install 'knockout-topk[plot]'``. Both draw into ``ax`` or a new figure, and return the axes:
 
 >>> import torch, knockout
 >>> picked = knockout.select(torch.tensor([0.1, 0.9, 0.7, 0.3, 0.8]), k=2)
@@ -28,25 +28,25 @@ if TYPE_CHECKING:
 
 __all__ = ["bracket", "weights"]
 
-MOST = 64  # candidates that a picture has room for
+MOST = 64  # candidates that a plot has room for
 INK, PALE = "#16325c", "#c3c8d1"
 
-Row = SupportsIndex | tuple[SupportsIndex, ...]  # of a batch
+Row = SupportsIndex | tuple[SupportsIndex, ...]  # the index of a row in the batch
 
 
 def bracket(selection: Selection, row: Row = 0, names: Sequence[object] | None = None, ax: Axes | None = None) -> Axes:
-    """The tournament, from the candidates on the left to the slots on the right.
+    """Plot the tournament, from the candidates on the left to the slots on the right.
 
-    A line is as wide as the share with which it goes on from where it meets another; a share that is neither 0 nor 1 is
-    written beside it. On the right, who is in the slot, with which weight.
+    Two lines meet where two candidates are paired; the width of each is its share in the blend, which is written beside
+    it unless it is 0 or 1. On the right are the candidates blended in each slot, with their weights.
 
     Args:
         selection: made by ``knockout.select`` from at most 64 candidates.
-        row: which row of the batch, an index or a tuple of indices.
-        names: of the candidates; their indices without.
-        ax: axes to draw into; a new figure without.
+        row: the row of the batch, an index or a tuple of indices.
+        names: of the candidates; by default their indices.
+        ax: axes to draw into; by default those of a new figure.
     """
-    selection, called = _checked(selection, names)
+    labels = _checked_labels(selection, names)
     origin = selection._origin
     if origin is None:
         raise ValueError(
@@ -58,7 +58,7 @@ def bracket(selection: Selection, row: Row = 0, names: Sequence[object] | None =
     mask = None if origin.mask is None else origin.mask.expand(*selection.indices.shape[:-1], -1)[row]
     shown = _weights(selection, row)
     seeds, levels = _levels(scores, mask, int(selection.mask[row].sum()), origin.boost)
-    # The last field is in the order of scores, the slots perhaps in that of positions: a slot is known by its leader.
+    # The last field is in the order of scores, the slots perhaps in that of positions: a slot is found by its leader.
     last = {seeds[next(_leaves(levels, len(levels) - 1, node.place))]: node.place for node in levels[-1]}
     leaders = [leader for leader in selection.indices[row].tolist() if leader >= 0]
     if set(leaders) != set(last):
@@ -70,19 +70,16 @@ def bracket(selection: Selection, row: Row = 0, names: Sequence[object] | None =
     for slot, place in enumerate(slots):
         for leaf in _leaves(levels, len(levels) - 1, place):
             heights[0, leaf] = len(heights) + slot * 0.7
-            who = seeds[leaf]
-            ax.text(
-                -0.08, heights[0, leaf], f"{called[who]}  {float(scores[who]):.3g}", ha="right", va="center", fontsize=8
-            )
+            text = f"{labels[seeds[leaf]]}  {float(scores[seeds[leaf]]):.3g}"
+            ax.text(-0.08, heights[0, leaf], text, ha="right", va="center", fontsize=8)
     for level in range(1, len(levels)):
         for node in levels[level]:
             _draw_pair(ax, level, node, heights)
     for slot, place in enumerate(slots):
-        at = heights[len(levels) - 1, place]
-        members = [(float(weight), who) for who, weight in enumerate(shown[slot]) if weight > 0]
-        text = " + ".join(f"{weight:.2f} {called[who]}" for weight, who in sorted(members, key=lambda m: -m[0])[:4])
-        text = " " + called[members[0][1]] if len(members) == 1 else " " + text + (" + …" if len(members) > 4 else "")
-        ax.text(len(levels) - 1 + 0.02, at, text, ha="left", va="center", fontsize=8)
+        members = [(float(weight), label) for weight, label in zip(shown[slot], labels, strict=True) if weight > 0]
+        text = " + ".join(f"{weight:.2f} {label}" for weight, label in sorted(members, key=lambda m: -m[0])[:4])
+        text = " " + members[0][1] if len(members) == 1 else " " + text + (" + …" if len(members) > 4 else "")
+        ax.text(len(levels) - 1 + 0.02, heights[len(levels) - 1, place], text, ha="left", va="center", fontsize=8)
     ax.set_xticks(range(len(levels)), ["candidates", *(f"round {r}" for r in range(1, len(levels)))], fontsize=8)
     ax.set_xlim(-0.7, len(levels) + 0.4)
     ax.set_yticks([])
@@ -94,23 +91,23 @@ def bracket(selection: Selection, row: Row = 0, names: Sequence[object] | None =
 
 
 def weights(selection: Selection, row: Row = 0, names: Sequence[object] | None = None, ax: Axes | None = None) -> Axes:
-    """The weights as a matrix, a row a slot, a column a candidate; the darker, the more.
+    """Plot the weights as a matrix, with a row for each slot and a column for each candidate; darker is more.
 
-    The arguments are those of ``bracket``; a selection by any method will do.
+    The arguments are those of ``bracket``; the selection may come from any method.
     """
-    selection, called = _checked(selection, names)
+    labels = _checked_labels(selection, names)
     row = _index(row, selection)
     shown = _weights(selection, row)
     k, n = shown.shape
     ax = ax or _new_axes(width=1.5 + 0.34 * n, height=1.0 + 0.34 * k)
     ax.imshow(shown.cpu().numpy(), cmap="Blues", vmin=0, vmax=1.15, aspect="auto")
     for slot in range(k):
-        for who in range(n):
-            weight = float(shown[slot, who])
+        for candidate in range(n):
+            weight = float(shown[slot, candidate])
             if weight > 0:
-                text = "1" if weight == 1 else f"{weight:.2f}".lstrip("0")
-                ax.text(who, slot, text, ha="center", va="center", fontsize=6, color="white" if weight > 0.6 else INK)
-    ax.set_xticks(range(n), called, fontsize=7, rotation=90 if max(map(len, called)) > 3 else 0)
+                text, color = "1" if weight == 1 else f"{weight:.2f}".lstrip("0"), "white" if weight > 0.6 else INK
+                ax.text(candidate, slot, text, ha="center", va="center", fontsize=6, color=color)
+    ax.set_xticks(range(n), labels, fontsize=7, rotation=90 if max(map(len, labels)) > 3 else 0)
     ax.set_yticks(range(k), [str(slot) for slot in range(k)], fontsize=7)
     ax.set_xticks([x - 0.5 for x in range(n + 1)], minor=True)
     ax.set_yticks([y - 0.5 for y in range(k + 1)], minor=True)
@@ -124,44 +121,46 @@ def weights(selection: Selection, row: Row = 0, names: Sequence[object] | None =
 
 
 class Node(NamedTuple):
-    """A place in the field after a round: the places before it of the two that met, and the better one's share."""
+    """A place in the field after a round, and the pair that it comes from."""
 
     place: int
-    better: int
-    worse: int | None  # None for a bye
-    share: float
+    better: int  # the place of the better candidate before the round
+    worse: int | None  # that of the worse one; None for a bye
+    share: float  # of the better one in the blend
 
 
 Levels = list[list[Node]]
 
 
 def _levels(scores: Tensor, mask: Tensor | None, k: int, boost: Boost) -> tuple[list[int], Levels]:
-    """Who starts at which place, and the nodes after every round, as if those who take no part were not there."""
-    entrants = candidates(scores, mask)
-    places = entrants.active.nonzero().flatten()
-    quota, n = Quota(k), len(places)
-    field = enter(candidates(scores[places], None), quota)
+    """The candidate at each place of the first field, and the nodes after every round; active candidates only."""
+    active = candidates(scores, mask).active.nonzero().flatten()
+    quota, n = Quota(k), len(active)
+    field = enter(candidates(scores[active], None), quota)
     folds, _ = play(field, quota.rounds(n), boost)
-    seeds = places[field.leader[:n]].tolist()
+    seeds = active[field.leader[:n]].tolist()
     levels: Levels = [[Node(place, place, None, 1.0) for place in range(n)]]
     for fold in folds:
         half = len(fold.share)
-        there = {node.place for node in levels[-1]}
+        occupied = {node.place for node in levels[-1]}
         ranking = list(range(half)) if fold.ranking is None else fold.ranking.tolist()
         levels.append(
             [
                 Node(
-                    place, pair, 2 * half - 1 - pair if 2 * half - 1 - pair in there else None, float(fold.share[pair])
+                    place,
+                    better=pair,
+                    worse=2 * half - 1 - pair if 2 * half - 1 - pair in occupied else None,
+                    share=float(fold.share[pair]),
                 )
                 for place, pair in enumerate(ranking)
-                if pair in there
+                if pair in occupied
             ]
         )
     return seeds, levels
 
 
 def _leaves(levels: Levels, level: int, place: int) -> Iterator[int]:
-    """The places at the start of all who came to a place, in the order of the bracket."""
+    """The places in the first field that lead to a place of a later one, in the order of the bracket."""
     if level == 0:
         yield place
         return
@@ -200,7 +199,8 @@ def _weights(selection: Selection, row: tuple[int, ...]) -> Tensor:
     return shown
 
 
-def _checked(selection: Selection, names: Sequence[object] | None) -> tuple[Selection, list[str]]:
+def _checked_labels(selection: Selection, names: Sequence[object] | None) -> list[str]:
+    """Check the selection and the names of its candidates, and return these as labels."""
     if not isinstance(selection, Selection):
         raise TypeError(f"selection must be a knockout.Selection; got {type(selection).__name__}")
     if selection.n > MOST:
@@ -208,7 +208,7 @@ def _checked(selection: Selection, names: Sequence[object] | None) -> tuple[Sele
     names = range(selection.n) if names is None else names
     if len(names) != selection.n:
         raise ValueError(f"names must be as many as candidates, n = {selection.n}; got {len(names)}")
-    return selection, [str(name).replace("$", r"\$") for name in names]  # a dollar is no formula
+    return [str(name).replace("$", r"\$") for name in names]  # matplotlib would read $...$ as a formula
 
 
 def _index(row: Row, selection: Selection) -> tuple[int, ...]:
@@ -227,6 +227,9 @@ def _index(row: Row, selection: Selection) -> tuple[int, ...]:
 
 
 def _new_axes(width: float, height: float) -> Axes:
-    import matplotlib.pyplot as plt  # only here: who brings axes needs no display, and no choice of one
-
+    try:
+        # Imported only here: with axes passed in, neither a display nor the choice of a backend is needed.
+        import matplotlib.pyplot as plt
+    except ImportError as error:
+        raise ImportError("knockout.plot needs matplotlib: pip install 'knockout-topk[plot]'") from error
     return plt.figure(figsize=(width, height), layout="constrained").add_subplot()

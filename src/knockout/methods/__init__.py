@@ -1,9 +1,13 @@
-"""Other ways to select, behind the same interface: ``(scores, k, ..., mask=None) -> Selection``.
+"""Other differentiable top-k methods, behind one interface: ``(scores, k, ..., mask=None) -> Selection``.
 
-Those that weigh all candidates in each of k slots: ``softsort``, ``neuralsort``, ``sinkhorn``, ``perturbed``,
-``gumbel`` and ``iterative``. Those that give a soft k-hot mask, of which the top k rows are passed on, weighted by it:
-``lapsum``, ``lml``, ``projection``, ``coordinate_descent`` and ``threshold``. And what is commonly done: ``hard``,
-``gated`` and ``straight_through``.
+- ``softsort``, ``neuralsort``, ``sinkhorn``, ``perturbed``, ``gumbel``, ``iterative``: weights of all n candidates in
+  each of k slots.
+- ``lapsum``, ``lml``, ``projection``, ``coordinate_descent``, ``threshold``: a soft k-hot mask over the candidates. The
+  Selection is the top k value rows scaled by it.
+- ``hard``, ``gated``, ``straight_through``: common practice.
+
+All of them relax ``torch.topk(scores, k).indices``, or are it: the leaders of the slots (``Selection.indices``) are the
+true top k, with ``gumbel`` those of the noisy scores.
 """
 
 from knockout.methods.coordinate_descent import coordinate_descent

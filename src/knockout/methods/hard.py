@@ -1,4 +1,4 @@
-"""Hard top-k: what everybody uses, and what the soft methods relax."""
+"""Hard top-k, which the soft methods relax."""
 
 from __future__ import annotations
 
@@ -18,22 +18,21 @@ def hard(scores: Tensor, k: int | float, mask: Tensor | None = None) -> Selectio
     Ties are broken as ``torch.topk`` breaks them, which it does not specify. O(n) time and memory.
 
     >>> import torch, knockout
-    >>> scores = torch.tensor([0.1, 0.9, 0.7, 0.3])
-    >>> knockout.methods.hard(scores, k=2).weights()
+    >>> knockout.methods.hard(torch.tensor([0.1, 0.9, 0.7, 0.3]), k=2).weights()
     tensor([[0., 1., 0., 0.],
             [0., 0., 1., 0.]])
     """
     quota = check_scores(scores, k, mask)
-    entrants = candidates(scores.detach(), mask)
+    score, active, valid = candidates(scores.detach(), mask)
     n = scores.shape[-1]
-    score, leader = sort_key(entrants.score, entrants.active).topk(quota.k, dim=-1)
-    filled = quota.filled(entrants.active)
+    top_score, leader = sort_key(score, active).topk(quota.k, dim=-1)
+    filled = quota.filled(active)
     plan = SparsePlan(
         n=n,
-        valid=entrants.valid,
+        valid=valid,
         member=torch.where(filled, leader, n).unsqueeze(-1),
-        weight=invalidate(filled.to(score.dtype), entrants.valid).unsqueeze(-1),
-        score=invalidate(torch.where(filled, score, 0.0), entrants.valid),
+        weight=invalidate(filled.to(score.dtype), valid).unsqueeze(-1),
+        score=invalidate(torch.where(filled, top_score, 0.0), valid),
         backend=choose(scores),
         hard=True,
     )

@@ -10,9 +10,9 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from knockout.candidates import candidates, sort_key
-from knockout.checks import check_generator, check_positive, check_scores, check_whole
-from knockout.methods.slots import Slots, in_order, selection
+from knockout.candidates import sort_key
+from knockout.checks import check_generator, check_positive, check_whole
+from knockout.methods.softmax_plan import RankedPlan, rank
 from knockout.selection import Selection
 
 
@@ -24,14 +24,11 @@ def perturbed(
     generator: torch.Generator | None = None,
     mask: Tensor | None = None,
 ) -> Selection:
-    """Slot i: how often each candidate comes i-th when Gaussian noise is added to the scores, so many ``samples``.
+    """Slot i: how often each candidate ranks i-th when Gaussian noise is added to the scores, over ``samples`` draws.
 
-    ``temperature`` is the deviation of the noise. The gradient of a slot is the covariance of what is in it with the
-    noise, over the temperature: the whole Jacobian, not its diagonal alone, which is what the code that came with the
-    second paper takes; unbiased, and noisy. It has no second derivative. Time O(samples n log k + k n d); memory
-    O(samples (n + k)) plus a few chunks of 2**22 weights.
-
-    The hard twin is ``torch.topk(scores, k).indices``:
+    ``temperature`` is the standard deviation of the noise. The gradient of a slot is the covariance of what is in it
+    with the noise, over the temperature: unbiased, and noisy. It is the whole Jacobian; the code published with the
+    second paper takes its diagonal only. There is no second derivative.
 
     >>> import torch, knockout
     >>> scores = torch.tensor([0.0, 2.0, 0.5, 1.0])
@@ -39,55 +36,42 @@ def perturbed(
     >>> knockout.methods.perturbed(scores, k=2, temperature=0.3, generator=generator).weights()
     tensor([[0.0000, 0.9800, 0.0000, 0.0200],
             [0.0100, 0.0200, 0.1300, 0.8400]])
+
+    Time O(samples n log k + k n d); memory O(samples (n + k)) plus a few chunks of 2**22 weights.
     """
-    quota = check_scores(scores, k, mask)
     check_positive(temperature, "temperature")
     check_whole(samples, "samples", least=2)
     check_generator(generator)
-    entrants = candidates(scores, mask)
-    order = in_order(entrants, quota)
-    score, active = entrants.score, entrants.active
+    ranking = rank(scores, k, mask)
+    score, active = ranking.score, ranking.active.unsqueeze(-2)
     noise = torch.randn(
         (*score.shape[:-1], samples, score.shape[-1]), dtype=score.dtype, device=score.device, generator=generator
     )
-    shaken = score.detach().unsqueeze(-2) + temperature * noise
-    picks = sort_key(shaken, active.unsqueeze(-2)).topk(quota.k, dim=-1).indices.mT
-    plan = Perturbed(
-        n=scores.shape[-1],
-        k=quota.k,
-        valid=entrants.valid,
-        score=score,
-        active=active,
-        filled=order.filled,
-        masked=mask is not None,
-        noise=torch.where(active.unsqueeze(-2), noise, 0.0),
-        picks=picks.contiguous(),
-        temperature=temperature,
+    noisy = score.detach().unsqueeze(-2) + temperature * noise
+    picks = sort_key(noisy, active).topk(ranking.k, dim=-1).indices.mT
+    return ranking.selection(
+        PerturbedPlan, noise=torch.where(active, noise, 0.0), picks=picks.contiguous(), temperature=temperature
     )
-    return selection(plan, order, scores.dtype)
 
 
 @dataclass(eq=False)
-class Perturbed(Slots):
-    """Who came to which slot in which sample."""
+class PerturbedPlan(RankedPlan):
+    """The candidate in each slot, sample by sample; the weights are their frequencies."""
 
-    noise: Tensor  # (*batch, samples, n); 0 for those who take no part
+    noise: Tensor  # (*batch, samples, n); 0 for inactive candidates
     picks: Tensor  # (*batch, k, samples) int64
     temperature: float
 
-    def slot_weights(self, start: int, stop: int) -> Tensor:
+    def raw_weights(self, start: int, stop: int) -> Tensor:
         picks = self.picks[..., start:stop, :]
         weight: Tensor = _Expectation.apply(self.score, picks, self.noise, self.temperature)  # type: ignore[no-untyped-call]
-        return self.kept(weight, start, stop)
-
-    def logits(self, start: int, stop: int) -> Tensor:
-        return torch.log(self.slot_weights(start, stop))
+        return weight
 
 
 class _Expectation(Function):
-    """Means of one-hot rows over samples, (*batch, slots, n). With G their gradient and Z the noise of a sample,
+    """Means of one-hot rows over the samples, (*batch, slots, n).
 
-    ds = cov(<G, rows of the sample>, Z) / temperature.
+    With G the gradient of the means, and Z the noise of a sample,  ds = cov(<G, rows of the sample>, Z) / temperature.
     """
 
     generate_vmap_rule = True
@@ -107,5 +91,5 @@ class _Expectation(Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
         picks, noise = ctx.saved_tensors
         value = grad.gather(-1, picks).sum(dim=-2)  # (*batch, samples)
-        centred = (value - value.mean(dim=-1, keepdim=True)) / (picks.shape[-1] - 1) / ctx.temperature
-        return (centred.unsqueeze(-2) @ noise).squeeze(-2), None, None, None
+        centered = (value - value.mean(dim=-1, keepdim=True)) / (picks.shape[-1] - 1) / ctx.temperature
+        return (centered.unsqueeze(-2) @ noise).squeeze(-2), None, None, None

@@ -8,48 +8,48 @@ import torch
 from torch import Tensor
 
 from knockout.candidates import invalidate
-from knockout.methods.khot import Gates, best, difference
+from knockout.methods.khot_plan import GatedPlan, difference, top_scores
 from knockout.selection import Selection
 
 
 def threshold(scores: Tensor, k: int | float, temperature: float = 0.1, mask: Tensor | None = None) -> Selection:
     """A mask of sigmoids of ``(s_j - t) / temperature``, t halfway between the k-th and the next score.
 
-    No sorting and no solving; but the shares add up to k only roughly. The Selection is the top k rows weighted by the
-    mask, ``mass()`` all of it. Time O(n + k d), memory O(n + k d).
-
-    The hard twin is ``torch.topk(scores, k).indices``:
+    Nothing is sorted or solved, and the mask sums to k only roughly.
 
     >>> import torch, knockout
     >>> scores = torch.tensor([0.0, 2.0, 0.5, 1.0])
     >>> knockout.methods.threshold(scores, k=2, temperature=0.5).mass()
     tensor([0.1824, 0.9241, 0.3775, 0.6225])
+
+    The Selection is the top k value rows scaled by the mask. The whole mask, ``mass()``, takes one more pass over the
+    scores. Time and memory O(n + k d).
     """
-    top = best(scores, k, mask, temperature)
-    last = top.value.gather(-1, (top.own - 1).clamp(min=0))
-    following = top.value.gather(-1, top.own.clamp(max=top.value.shape[-1] - 1))
-    between = torch.where(top.fits, last, 0.5 * last + 0.5 * following)
-    weight = torch.sigmoid(difference(top.value[..., : top.leader.shape[-1]], between, temperature))
+    top = top_scores(scores, k, mask, temperature)
+    last = top.best.gather(-1, (top.slot_count - 1).clamp(min=0))
+    following = top.best.gather(-1, top.slot_count.clamp(max=top.best.shape[-1] - 1))
+    halfway = torch.where(top.all_selected, last, 0.5 * last + 0.5 * following)
+    weight = torch.sigmoid(difference(top.leader_score(), halfway, temperature))
     return top.selection(
-        Sigmoids,
-        torch.where(top.fits, 1.0, weight),
+        ThresholdPlan,
+        torch.where(top.all_selected, 1.0, weight),
         key=top.key,
-        between=between,
-        fits=top.fits,
+        threshold=halfway,
+        all_selected=top.all_selected,
         temperature=temperature,
     )
 
 
 @dataclass(eq=False, kw_only=True)
-class Sigmoids(Gates):
-    """One candidate a slot, scaled by its sigmoid; those of the others are computed when somebody asks."""
+class ThresholdPlan(GatedPlan):
+    """One candidate per slot, scaled by its sigmoid; the rest of the mask is computed only by ``mass``."""
 
-    key: Tensor  # (*batch, n): scores, -inf for who takes no part
-    between: Tensor  # (*batch, 1): the threshold
-    fits: Tensor  # (*batch, 1) bool: whether the top k are all who take part
+    key: Tensor  # (*batch, n): scores; -inf for inactive candidates
+    threshold: Tensor  # (*batch, 1)
+    all_selected: Tensor  # (*batch, 1) bool: whether the top k are all active candidates
     temperature: float
 
     def mass(self) -> Tensor:
         active = self.key != -torch.inf
-        share = torch.sigmoid(difference(torch.where(active, self.key, 0.0), self.between, self.temperature))
-        return invalidate(torch.where(active, torch.where(self.fits, 1.0, share), 0.0), self.valid)
+        weight = torch.sigmoid(difference(torch.where(active, self.key, 0.0), self.threshold, self.temperature))
+        return invalidate(torch.where(active, torch.where(self.all_selected, 1.0, weight), 0.0), self.valid)

@@ -1,4 +1,4 @@
-"""Layers that choose: the operator as a module, token pooling, pyramids, and schedules that sharpen them."""
+"""Layers: the operator as a module, token pooling, pyramid encoders, and schedules for their boost."""
 
 from knockout.nn.pool import Pooled, TokenPool
 from knockout.nn.pyramid import Pyramid, PyramidEncoder

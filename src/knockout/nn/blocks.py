@@ -1,4 +1,4 @@
-"""Attention within blocks: a long sequence is cut into short ones that any encoder layer takes as a batch."""
+"""Attention within blocks: a long sequence is split into short ones, which any encoder layer takes as a batch."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 
-def cut(x: Tensor, mask: Tensor | None, block: int) -> tuple[Tensor, Tensor | None]:
-    """Tokens (batch, n, d) and mask (batch, n) as blocks (batch * blocks, block, d) and (batch * blocks, block).
+def split_into_blocks(x: Tensor, mask: Tensor | None, block: int) -> tuple[Tensor, Tensor | None]:
+    """Split tokens (batch, n, d) and mask (batch, n) into (batch * blocks, block, d) and (batch * blocks, block).
 
-    The last block is filled up with padding if it is shorter; without that and without a mask, there is none after.
+    A last block that is shorter is filled with padding. The mask returned is None if none was passed and no padding was
+    needed.
 
     >>> import torch
-    >>> blocks, mask = cut(torch.ones(2, 5, 1), None, 3)
+    >>> blocks, mask = split_into_blocks(torch.ones(2, 5, 1), None, 3)
     >>> blocks.shape, mask.int()
     (torch.Size([4, 3, 1]), tensor([[1, 1, 1],
             [1, 1, 0],
@@ -27,6 +28,6 @@ def cut(x: Tensor, mask: Tensor | None, block: int) -> tuple[Tensor, Tensor | No
     return x.reshape(-1, block, x.shape[-1]), None if mask is None else mask.reshape(-1, block)
 
 
-def joined(blocks: Tensor, batch: int, n: int) -> Tensor:
-    """Blocks (batch * blocks, block, d) as tokens (batch, n, d) again."""
+def join_blocks(blocks: Tensor, batch: int, n: int) -> Tensor:
+    """Join blocks (batch * blocks, block, d) into tokens (batch, n, d), without the padding."""
     return blocks.reshape(batch, -1, blocks.shape[-1])[:, :n]

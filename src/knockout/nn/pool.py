@@ -1,4 +1,4 @@
-"""Token pooling: a scorer says which tokens matter, the operator passes on the best."""
+"""Token pooling: a scorer rates the tokens of a sequence, the operator passes on the best."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear, pad
 
 from knockout.boost import Boost
-from knockout.checks import check_share, check_tokens, check_whole
+from knockout.checks import check_fraction, check_tokens, check_whole
 from knockout.dtypes import computing_dtype, full_precision
 from knockout.functional import Order
 from knockout.nn.topk import TopK
@@ -17,22 +17,22 @@ from knockout.selection import Selection
 
 
 class Pooled(NamedTuple):
-    """What a ``TokenPool`` passes on: k tokens, in the order of their leaders."""
+    """The result of a ``TokenPool``: k tokens, in the order of their leaders."""
 
     x: Tensor  # (..., k, dim); 0 in an empty slot
-    mask: Tensor  # (..., k) bool: False for a slot that stayed empty
+    mask: Tensor  # (..., k) bool: False for an empty slot
     positions: Tensor  # (..., k) the weighted mean position of each slot's tokens, differentiable; 0 in an empty slot
     leaders: Tensor  # (..., k) int64: which token leads each slot; -1 in an empty slot
     scores: Tensor  # (..., k) blended scores, differentiable; 0 for tokens that are always kept
-    selection: Selection  # the plan, over the tokens that had to compete; for its weights, its perplexity, ...
+    selection: Selection  # over the tokens that are not always kept; for its weights, its perplexity, ...
 
     def origins(self, leaders: Tensor) -> Tensor:
-        """Which token leads each slot, (..., k), in terms of a sequence whose tokens led what was pooled, (..., n)."""
+        """The leaders (..., k) in terms of an earlier sequence, from the leaders (..., n) of the tokens pooled here."""
         return torch.where(self.mask, leaders.gather(-1, self.leaders.clamp(min=0)), -1)
 
 
 class TokenPool(nn.Module):
-    """Pass on the k tokens of a sequence that matter most: a scorer, and the operator.
+    """Pass on the k most relevant tokens of a sequence, by a scorer and the operator.
 
     >>> import torch, knockout
     >>> pool = knockout.nn.TokenPool(64, k=32)
@@ -48,22 +48,22 @@ class TokenPool(nn.Module):
       (topk): TopK(k=32, boost=Relative(c=4.0, unit=1.0, alpha=1.5), order='position')
     )
 
-    The hard twin is ``x.gather(1, torch.topk(scorer(x), k).indices)``, whose scorer learns nothing.
+    The hard equivalent is to gather ``torch.topk(scorer(x), k).indices`` from x; its scorer gets no gradient.
 
-    What a sequence gives does not depend on its padding, whatever that holds. A sequence of k tokens or fewer passes
-    unchanged.
+    The result for a sequence does not depend on its padding, which may hold anything. A sequence of k tokens or fewer
+    passes unchanged.
 
     Args:
-        dim: of the tokens.
-        k: the most tokens to pass on, those always kept included. Or else
-        ratio: a fraction of the tokens of each sequence, rounded up; kept tokens come on top.
+        dim: the dimension of the tokens.
+        k: how many tokens to pass on at most, those always kept included. Or else
+        ratio: a fraction of the tokens of each sequence, rounded up; tokens always kept are not counted.
         scorer: a module that takes x (..., n, dim) to scores (..., n) or (..., n, 1); by default a linear one that
-            starts from zero, where it learns fastest: nothing is decided yet, so everything can be learned from.
-        boost: how decisively the better of a pair wins. To start soft and end sharp: ``knockout.nn.Sharpen``.
-        order: of the slots: "position", that of the sequence, or "score".
-        keep: so many tokens at the front are always kept and pass untouched: a class token.
+            starts from zero. There all pairs are undecided, so all tokens get a gradient, and it learns fastest.
+        boost: how decisively the better candidate of a pair wins. To start soft and end sharp: ``knockout.nn.Sharpen``.
+        order: the order of the slots: "position", that of the sequence, or "score".
+        keep: how many tokens at the front are always kept, unchanged: 1 for a class token.
         hard: straight-through in training: hard choices forward, soft gradients backward.
-        hard_eval: whether to choose hard in evaluation mode; None: as in training.
+        hard_eval: whether choices are hard in evaluation mode; None: as in training.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class TokenPool(nn.Module):
                 raise ValueError(f"k must be above keep, the tokens that pass anyway; got {k=}, {keep=}")
         else:
             assert ratio is not None
-            count = check_share(ratio, "ratio")
+            count = check_fraction(ratio, "ratio")
         if scorer is not None and not isinstance(scorer, nn.Module):
             raise TypeError(f"scorer must be an nn.Module that takes x to scores; got {scorer!r}")
         self.scorer = Scorer(self.dim) if scorer is None else scorer
@@ -100,8 +100,7 @@ class TokenPool(nn.Module):
     def forward(self, x: Tensor, mask: Tensor | None = None, positions: Tensor | None = None) -> Pooled:
         """Tokens (..., n, dim), mask (..., n) bool, True for real tokens, positions (..., n) -> ``Pooled``.
 
-        Positions say where each token stands; by default 0, 1, ..., n - 1. Those of a pooled sequence go into the next
-        pool.
+        Positions are by default 0, 1, ..., n - 1. For a sequence that was pooled before, pass those of the ``Pooled``.
         """
         check_tokens(x, mask, positions, self.dim)
         n = x.shape[-2]
@@ -109,11 +108,11 @@ class TokenPool(nn.Module):
             positions = torch.arange(n, device=x.device)
         positions = positions.to(position_dtype(x, positions))
         if n <= self.keep:
-            # Nobody is left to compete: make room for one who takes no part.
+            # All tokens are kept: add padding for the selection, which needs a candidate.
             mask = x.new_ones(n, dtype=torch.bool) if mask is None else mask
-            room = (0, self.keep + 1 - n)
-            x, mask, positions = pad(x, (0, 0, *room)), pad(mask, room), pad(positions, room)
-        rest = self._compete(
+            padding = (0, self.keep + 1 - n)
+            x, mask, positions = pad(x, (0, 0, *padding)), pad(mask, padding), pad(positions, padding)
+        rest = self._pool(
             x[..., self.keep :, :], None if mask is None else mask[..., self.keep :], positions[..., self.keep :]
         )
         if not self.keep:
@@ -123,7 +122,7 @@ class TokenPool(nn.Module):
 
     @property
     def boost(self) -> Boost:
-        """The boost as it stands; to be set by hand, or by a schedule."""
+        """The current boost; it can be set by hand or by a schedule."""
         return self.topk.boost
 
     @boost.setter
@@ -131,10 +130,11 @@ class TokenPool(nn.Module):
         self.topk.boost = boost
 
     def select(self, scores: Tensor, mask: Tensor | None) -> Selection:
-        """The plan for scores (..., n). For another way to choose, override this."""
+        """The selection by scores (..., n). Override this for another way to select."""
         return self.topk.select(scores, mask)
 
-    def _compete(self, x: Tensor, mask: Tensor | None, positions: Tensor) -> Pooled:
+    def _pool(self, x: Tensor, mask: Tensor | None, positions: Tensor) -> Pooled:
+        """Pool all tokens, none of which is kept."""
         if mask is not None:
             # Padding may hold anything; but a NaN would reach the gradient of the scorer, as 0 * NaN.
             x = x.masked_fill(~mask.unsqueeze(-1), 0.0)
@@ -142,17 +142,19 @@ class TokenPool(nn.Module):
         if isinstance(scores, Tensor) and scores.shape == (*x.shape[:-1], 1):
             scores = scores.squeeze(-1)
         if not isinstance(scores, Tensor) or scores.shape != x.shape[:-1] or not scores.is_floating_point():
-            came = f"{scores.dtype} of shape {tuple(scores.shape)}" if isinstance(scores, Tensor) else f"{scores!r}"
+            got = f"{scores.dtype} of shape {tuple(scores.shape)}" if isinstance(scores, Tensor) else f"{scores!r}"
             raise ValueError(
                 f"scorer must take x of shape {tuple(x.shape)} to floating scores of shape {tuple(x.shape[:-1])}, one "
-                f"per token; got {came}"
+                f"per token; got {got}"
             )
         selection = self.select(scores, mask)
-        where = selection.apply(positions.unsqueeze(-1)).squeeze(-1)
-        return Pooled(selection.apply(x), selection.mask, where, selection.indices, selection.scores, selection)
+        pooled_positions = selection.apply(positions.unsqueeze(-1)).squeeze(-1)
+        return Pooled(
+            selection.apply(x), selection.mask, pooled_positions, selection.indices, selection.scores, selection
+        )
 
     def _with_kept(self, rest: Pooled, x: Tensor, mask: Tensor | None, positions: Tensor) -> Pooled:
-        """The tokens at the front, untouched, before the pooled ones."""
+        """Put the tokens that are always kept, unchanged, before the pooled ones."""
         shape = (*rest.mask.shape[:-1], self.keep)
         real = x.new_ones(shape, dtype=torch.bool) if mask is None else mask[..., : self.keep].expand(shape)
         first = torch.arange(self.keep, device=x.device)
@@ -171,7 +173,7 @@ class TokenPool(nn.Module):
 
 
 def position_dtype(x: Tensor, positions: Tensor) -> torch.dtype:
-    """Full precision: past 256, half types cannot tell neighbours apart."""
+    """The dtype of positions: full precision, because past 256 half types cannot tell neighbors apart."""
     wide = computing_dtype(x.dtype)
     return torch.promote_types(wide, computing_dtype(positions.dtype)) if positions.is_floating_point() else wide
 
@@ -183,11 +185,12 @@ def _first(n: int, pooled: Pooled) -> Pooled:
 
 
 class Scorer(nn.Linear):
-    """The built-in scorer: x (..., dim) -> (...), linear, from zero; in full precision, under autocast too.
+    """The built-in scorer: linear, x (..., dim) -> (...).
 
-    From zero nothing is decided yet, so that everything can be learned from. The gain makes scores differ by a unit or
-    more, so that choices become sharp, within some hundred steps of Adam at the small learning rates of transformers.
-    No bias: a selection depends on differences alone. In half precision, scores that should differ would tie.
+    It starts from zero, where all pairs are undecided and all tokens get a gradient. The gain lets scores differ by a
+    unit or more, so that choices become sharp, within some hundred steps of Adam at the small learning rates of
+    transformers. It has no bias: a selection depends on differences only. It computes in full precision, under autocast
+    too: in half precision, scores that should differ would tie.
     """
 
     GAIN = 10.0

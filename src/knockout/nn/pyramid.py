@@ -1,4 +1,4 @@
-"""Encoders that narrow: any encoder layers, with token pooling in between."""
+"""Pyramid encoders: any encoder layers, with token pooling in between."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from knockout.checks import check_share, check_tokens, check_whole
-from knockout.nn.blocks import cut, joined
+from knockout.checks import check_fraction, check_tokens, check_whole
+from knockout.nn.blocks import join_blocks, split_into_blocks
 from knockout.nn.pool import Pooled, TokenPool, position_dtype
 
-After = Mapping[int, Any] | Sequence[Any]  # what happens after which layer
+PerLayer = Mapping[int, Any] | Sequence[Any]  # settings by the number of the layer, or one entry a layer
 
 
 class Pyramid(NamedTuple):
-    """What a ``PyramidEncoder`` returns: the tokens that are left, and where they come from."""
+    """The result of a ``PyramidEncoder``: the remaining tokens, and where they come from."""
 
     x: Tensor  # (batch, length, dim)
     mask: Tensor | None  # (batch, length) bool, False for empty slots; None if there was no mask and no pooling
     positions: Tensor  # (batch, length) the weighted mean position of each token in the input
-    leaders: Tensor  # (batch, length) int64: which token of the input leads; -1 in an empty slot
-    levels: tuple[Pooled, ...]  # what each pool passed on
+    leaders: Tensor  # (batch, length) int64: which token of the input leads the slot; -1 in an empty slot
+    levels: tuple[Pooled, ...]  # the result of each pool
 
 
 class PyramidEncoder(nn.Module):
-    """Encoder layers with token pooling in between: most layers see a few tokens only.
+    """Encoder layers with token pooling in between: later layers have few tokens to process.
 
     >>> import torch, knockout
     >>> layers = [torch.nn.TransformerEncoderLayer(64, 4, 128, batch_first=True) for _ in range(4)]
@@ -38,8 +38,8 @@ class PyramidEncoder(nn.Module):
     >>> [level.x.shape[1] for level in out.levels]
     [128, 32]
 
-    What a sequence gives does not depend on the padding behind it, in training without dropout and in evaluation; a
-    sequence that is short already passes the pools unchanged.
+    The result for a sequence does not depend on the padding after it (except by the dropout of the layers). A sequence
+    that is shorter than ``lengths`` passes the pools unchanged.
 
     Args:
         layers: any encoder layers that keep the shape (batch, n, dim): ``nn.TransformerEncoderLayer`` with
@@ -47,22 +47,22 @@ class PyramidEncoder(nn.Module):
             real tokens, or None. One whose ``forward`` has a parameter ``positions`` is given those, (batch, n) float,
             for rotary or other position embeddings.
         lengths: how many tokens are left after which layer: ``{0: 512, 2: 64}``, or one entry a layer, None for no
-            pooling, as in ``[512, None, 64, None]``. Longer than the input: nothing is pooled there. Or else
+            pooling, as in ``[512, None, 64, None]``. Where the input is shorter, nothing is pooled. Or else
         ratios: likewise, as fractions of the tokens of each sequence, rounded up.
-        block: attention only within blocks of so many tokens, cut from the front, as long as the sequence is longer:
-            time and memory then grow with n, not with its square. For one block size a layer: a mapping or sequence.
-        dim: of the tokens; by default that of the first ``nn.TransformerEncoderLayer``.
-        pool: what makes the pools, called as ``pool(dim, k=length, **options)`` or ``pool(dim, ratio=ratio, ...)``.
-        options: for the pools: ``boost``, ``keep``, ``hard_eval``, ...; see ``TokenPool``. For a scorer of your own in
-            each: ``pool=lambda dim, **options: TokenPool(dim, scorer=..., **options)``.
+        block: the length of blocks, split from the front, within which a longer sequence attends: time and memory then
+            grow with n, not with its square. For a block length per layer, a mapping or sequence as for ``lengths``.
+        dim: the dimension of the tokens; by default that of the first ``nn.TransformerEncoderLayer``.
+        pool: makes the pools, called as ``pool(dim, k=length, **options)`` or ``pool(dim, ratio=ratio, **options)``.
+        options: for the pools: ``boost``, ``keep``, ``hard_eval``, ...; see ``TokenPool``. For other scorers than the
+            built-in one: ``pool=lambda dim, **options: TokenPool(dim, scorer=..., **options)``.
     """
 
     def __init__(
         self,
         layers: Iterable[nn.Module],
-        lengths: After | None = None,
-        ratios: After | None = None,
-        block: int | After | None = None,
+        lengths: PerLayer | None = None,
+        ratios: PerLayer | None = None,
+        block: int | PerLayer | None = None,
         dim: int | None = None,
         pool: Callable[..., nn.Module] = TokenPool,
         **options: Any,
@@ -71,8 +71,8 @@ class PyramidEncoder(nn.Module):
         self.layers = nn.ModuleList(layers)
         self.dim = _dim(self.layers) if dim is None else check_whole(dim, "dim")
         self.pools = make_pools(pool, self.dim, len(self.layers), lengths, ratios, options)
-        every = dict.fromkeys(range(len(self.layers)), block) if isinstance(block, int) else block
-        blocks = {} if every is None else _by_layer(every, "block", len(self.layers), "{0: 64}")
+        per_layer = dict.fromkeys(range(len(self.layers)), block) if isinstance(block, int) else block
+        blocks = {} if per_layer is None else _by_layer(per_layer, "block", len(self.layers), "{0: 64}")
         self.blocks = {i: check_whole(size, "block") for i, size in blocks.items()}
         self._calls = [_call_of(layer) for layer in self.layers]
 
@@ -99,21 +99,22 @@ class PyramidEncoder(nn.Module):
         return Pyramid(x, mask, positions, leaders, tuple(levels))
 
     def _attend(self, i: int, layer: nn.Module, x: Tensor, mask: Tensor | None, positions: Tensor) -> Tensor:
-        """A layer, on the whole sequence or block by block."""
+        """Apply a layer to the whole sequence, or block by block."""
         batch, n, _ = x.shape
         block = self.blocks.get(i, n)
         if n <= block:
             return self._calls[i](layer, x, _attendable(mask), positions)
-        where, _ = cut(positions.unsqueeze(-1), None, block)
-        blocks, block_mask = cut(x, mask, block)
-        return joined(self._calls[i](layer, blocks, _attendable(block_mask), where.squeeze(-1)), batch, n)
+        block_positions, _ = split_into_blocks(positions.unsqueeze(-1), None, block)
+        blocks, block_mask = split_into_blocks(x, mask, block)
+        out = self._calls[i](layer, blocks, _attendable(block_mask), block_positions.squeeze(-1))
+        return join_blocks(out, batch, n)
 
     def extra_repr(self) -> str:
         return f"block={self.blocks}" if self.blocks else ""
 
 
 def _attendable(mask: Tensor | None) -> Tensor | None:
-    """A row without a real token attends to all of itself: to nothing would give NaN. Nobody looks at what it gives."""
+    """The mask, with all True for a sequence of padding alone: attention to nothing would be NaN. It is not used."""
     return None if mask is None else mask | ~mask.any(dim=-1, keepdim=True)
 
 
@@ -121,7 +122,7 @@ Call = Callable[[nn.Module, Tensor, Tensor | None, Tensor], Tensor]
 
 
 def _call_of(layer: nn.Module) -> Call:
-    """How to call a layer, or what a wrapper of torch.compile or of activation checkpointing has inside."""
+    """The way to call a layer, by the signature of what is inside a wrapper of torch.compile or of checkpointing."""
     inside = getattr(layer, "_orig_mod", getattr(layer, "_checkpoint_wrapped_module", layer))
     if isinstance(inside, nn.TransformerEncoderLayer) and not inside.self_attn.batch_first:
         raise ValueError("layers: an nn.TransformerEncoderLayer must be made with batch_first=True")
@@ -133,8 +134,8 @@ def _call_of(layer: nn.Module) -> Call:
 
 def _call_torch(layer: nn.Module, x: Tensor, mask: Tensor | None, positions: Tensor) -> Tensor:  # noqa: ARG001
     padding = None if mask is None else ~mask  # torch says True where there is padding
-    # In inference the layer would leave scaled_dot_product_attention for a fused path of its own, which on the CPU is
-    # two to nine times slower and holds the weights of all pairs of tokens. (A compiled graph cannot be kept from it.)
+    # In inference the layer would use its fused path instead of scaled_dot_product_attention. On the CPU that is two to
+    # nine times slower, and holds the attention weights of all pairs of tokens. (A compiled graph cannot avoid it.)
     fused = torch.backends.mha.get_fastpath_enabled()
     if not fused or torch.compiler.is_compiling():
         out: Tensor = layer(x, src_key_padding_mask=padding)
@@ -170,11 +171,11 @@ def make_pools(
     pool: Callable[..., nn.Module],
     dim: int,
     layers: int,
-    lengths: After | None,
-    ratios: After | None,
+    lengths: PerLayer | None,
+    ratios: PerLayer | None,
     options: Mapping[str, Any],
 ) -> nn.ModuleDict:
-    """A pool for each of the layers that are named, by the number of the layer before it."""
+    """The pools, each under the number of the layer that it follows."""
     if (lengths is None) == (ratios is None):
         raise ValueError(
             f"pass either lengths, such as {{0: 512}}, or ratios, such as {{0: 0.25}}; got {lengths=}, {ratios=}"
@@ -186,7 +187,7 @@ def make_pools(
     else:
         assert ratios is not None
         given = _by_layer(ratios, "ratios", layers, "{0: 0.25}")
-        sizes = {i: {"ratio": check_share(size, f"ratios[{i}]")} for i, size in given.items()}
+        sizes = {i: {"ratio": check_fraction(size, f"ratios[{i}]")} for i, size in given.items()}
     if options.get("scorer") is not None and len(sizes) > 1:
         raise ValueError(
             "scorer cannot be shared between pools; "
@@ -195,8 +196,8 @@ def make_pools(
     return nn.ModuleDict({str(i): pool(dim, **size, **options) for i, size in sizes.items()})
 
 
-def _by_layer(given: After, name: str, layers: int, example: str) -> dict[int, Any]:
-    """What is given for some layers, by their number, in their order."""
+def _by_layer(given: PerLayer, name: str, layers: int, example: str) -> dict[int, Any]:
+    """Settings of some layers as a dict from the number of the layer, in ascending order."""
     if isinstance(given, Mapping):
         entries = dict(given)
     elif isinstance(given, Sequence) and not isinstance(given, str):

@@ -1,7 +1,7 @@
-"""Soft first, sharp later: how the boost changes in the course of training.
+"""Schedules of the boost: soft selections early in training, sharp ones later.
 
-A scorer learns from candidates that carry weight, so it learns fastest while choices are soft; and what it has learned
-is used best when they are sharp. A schedule is stepped like one of torch.optim.lr_scheduler:
+A scorer learns from candidates that carry weight, so it learns fastest while selections are soft; what it has learned
+is used best when they are sharp. A schedule is stepped like those of torch.optim.lr_scheduler:
 
 >>> import torch, knockout
 >>> model = knockout.nn.TokenPool(16, k=4)
@@ -18,7 +18,7 @@ is used best when they are sharp. A schedule is stepped like one of torch.optim.
 2.0
 8.0
 
-The boost reached is part of the model's ``state_dict``; how far the schedule has come is part of its own.
+The boost is part of the model's ``state_dict``; the number of steps taken is part of the schedule's.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ import torch
 from torch import nn
 
 from knockout.checks import check_positive, check_whole
-from knockout.nn.topk import selections
+from knockout.nn.topk import topk_layers
 
 
 class BoostSchedule(ABC):
-    """The common part of the schedules: sets the boost of all selections in a model, now and at every ``step()``.
+    """The base class of the schedules: sets the boost of all selections in a model, now and at every ``step()``.
 
-    The boosts must be ``Relative`` or ``Fixed`` (a bare number is Relative): the schedule sets their number.
+    The boosts must be ``Relative`` or ``Fixed`` (a bare number is Relative): the schedule sets their c.
     """
 
     def __init__(self, model: nn.Module, steps: int) -> None:
@@ -45,7 +45,7 @@ class BoostSchedule(ABC):
             raise TypeError(f"model must be an nn.Module; got {type(model).__name__}")
         self.steps = check_whole(steps, "steps")
         self.last_step = 0
-        self._layers = selections(model)
+        self._layers = topk_layers(model)
         if not self._layers:
             raise ValueError(
                 f"model must contain a knockout.nn.TopK or TokenPool for a schedule to act on; "
@@ -57,10 +57,10 @@ class BoostSchedule(ABC):
 
     @abstractmethod
     def boost_at(self, progress: float) -> float:
-        """The boost when this part of the steps, from 0 to 1, has been taken."""
+        """The boost after this fraction of the steps, from 0 to 1."""
 
     def step(self) -> None:
-        """To be called after each ``optimizer.step()``. Past the last step the boost stays as it is."""
+        """Set the next boost; call it after each ``optimizer.step()``. After the last step the boost stays as it is."""
         self.last_step += 1
         self._set()
 
@@ -69,15 +69,15 @@ class BoostSchedule(ABC):
         return self.boost_at(min(self.last_step / self.steps, 1.0))
 
     def state_dict(self) -> dict[str, Any]:
-        """How far the schedule has come, and where it leads."""
+        """The steps taken, and the settings of the schedule."""
         return {name: value for name, value in vars(self).items() if not name.startswith("_")}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from there, whatever this one was made with."""
-        mine = self.state_dict()
-        if set(state) != set(mine):
+        """Continue from a ``state_dict()``, with its settings instead of those passed to this schedule."""
+        own = self.state_dict()
+        if set(state) != set(own):
             raise ValueError(
-                f"state must come from the state_dict() of a {type(self).__name__}, with {sorted(mine)}; "
+                f"state must come from the state_dict() of a {type(self).__name__}, with {sorted(own)}; "
                 f"got {sorted(state)}"
             )
         check_whole(state["steps"], 'state["steps"]')
@@ -96,7 +96,7 @@ class BoostSchedule(ABC):
 
 
 class ConstantBoost(BoostSchedule):
-    """The same boost all the time: a schedule that can stand in for the others.
+    """A constant boost, with the interface of a schedule.
 
     >>> import knockout
     >>> knockout.nn.ConstantBoost(knockout.nn.TopK(4), boost=2.0)
@@ -113,8 +113,8 @@ class ConstantBoost(BoostSchedule):
         return self.boost
 
 
-class _Between(BoostSchedule):
-    """From one boost to another."""
+class _StartToEnd(BoostSchedule):
+    """The base class of schedules that lead from one boost to another."""
 
     def __init__(self, model: nn.Module, steps: int, start: float = 0.5, end: float = 8.0) -> None:
         super().__init__(model, steps)
@@ -124,10 +124,11 @@ class _Between(BoostSchedule):
         self._set()
 
 
-class Sharpen(_Between):
-    """Hold, then sharpen: ``start`` for the first part of the steps, then up to ``end`` by equal factors.
+class Sharpen(_StartToEnd):
+    """``start`` for the fraction ``hold`` of the steps, then an exponential rise to ``end``.
 
-    The easy way: with the defaults it learned best, at every scale of the scores, in a test with planted relevance.
+    The recommended schedule: with its defaults it learned best, at every scale of the scores, in a test with planted
+    relevance.
 
     >>> import knockout
     >>> schedule = knockout.nn.Sharpen(knockout.nn.TopK(4), steps=1000)
@@ -146,8 +147,8 @@ class Sharpen(_Between):
         return self.start * math.pow(self.end / self.start, rise)
 
 
-class LinearBoost(_Between):
-    """From ``start`` to ``end`` by equal steps.
+class LinearBoost(_StartToEnd):
+    """A linear rise from ``start`` to ``end``.
 
     >>> import knockout
     >>> knockout.nn.LinearBoost(knockout.nn.TopK(4), steps=100, start=1.0, end=5.0).boost_at(0.25)
@@ -158,8 +159,8 @@ class LinearBoost(_Between):
         return self.start + (self.end - self.start) * progress
 
 
-class CosineBoost(_Between):
-    """From ``start`` to ``end`` along half a cosine: slowly at both ends.
+class CosineBoost(_StartToEnd):
+    """A rise from ``start`` to ``end`` along half a cosine, slow at both ends.
 
     >>> import knockout
     >>> knockout.nn.CosineBoost(knockout.nn.TopK(4), steps=100, start=1.0, end=5.0).boost_at(0.5)

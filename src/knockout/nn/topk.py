@@ -1,4 +1,4 @@
-"""The operator as a module: it remembers k, the boost and how to choose in evaluation."""
+"""The operator as a module, with k, the boost and the mode of evaluation as its settings."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ class TopK(nn.Module):
     tensor([[0., 1., 0., 0.],
             [0., 0., 1., 0.]])
 
-    The number of a ``Relative`` or ``Fixed`` boost is kept in the buffer ``sharpness``: a schedule changes it
-    (``knockout.nn.Sharpen``), ``state_dict`` has it, and no graph is compiled anew for it. To set it by hand, assign
-    ``layer.boost``.
+    The c of a ``Relative`` or ``Fixed`` boost is the buffer ``sharpness``: the ``state_dict`` contains it, a schedule
+    changes it (``knockout.nn.Sharpen``), and ``torch.compile`` does not compile again for a new number. To set it by
+    hand, assign ``layer.boost``.
 
     Args:
-        k: how many to select: an int, or a fraction of the candidates that take part in each row. An int stands for
-            the most: of fewer candidates all are selected.
-        boost: how decisively the better of a pair wins, as for ``knockout.topk``.
-        order: of the slots, "score" or "position".
+        k: how many to select: an int, or a fraction of the active candidates of each row. Unlike for ``knockout.topk``,
+            an int may be above n: then all candidates are selected.
+        boost: how decisively the better candidate of a pair wins, as for ``knockout.topk``.
+        order: the order of the slots, "score" or "position".
         hard: straight-through in training: hard choices forward, soft gradients backward.
-        hard_eval: whether to choose hard in evaluation mode; None: as in training.
+        hard_eval: whether choices are hard in evaluation mode; None: as in training.
     """
 
     sharpness: Tensor
@@ -57,7 +57,7 @@ class TopK(nn.Module):
     ) -> None:
         super().__init__()
         self.k = check_k(k)
-        # A share as a whole number of parts: torch.compile would take a float for one that varies.
+        # A fraction as an integer numerator: torch.compile would treat a float as a dynamic input.
         self._numerator = Quota.of_fraction(self.k, 1).numerator if isinstance(self.k, float) else 0
         check_choice(order, "order", ("score", "position"))
         self.order: Order = order
@@ -72,7 +72,7 @@ class TopK(nn.Module):
 
     @property
     def boost(self) -> Boost:
-        """The boost as it stands."""
+        """The current boost."""
         if isinstance(self._boost, (Relative, Fixed)):
             return replace(self._boost, c=self.sharpness)
         return self._boost
@@ -88,7 +88,7 @@ class TopK(nn.Module):
                 self.sharpness.fill_(float(boost.c))
 
     def select(self, scores: Tensor | Iterable[Tensor], mask: Tensor | None = None) -> Selection:
-        """The plan alone, to be applied to any number of payloads: scores (..., n), or chunks of them -> Selection."""
+        """Scores (..., n), or chunks of them -> the Selection, which can be applied to any number of tensors."""
         if not isinstance(scores, Tensor):
             scores = join_scores(scores)
         k = self._numerator / DENOMINATOR if self._numerator else min(self.k, scores.shape[-1])
@@ -100,7 +100,7 @@ class TopK(nn.Module):
     ) -> TopKResult:
         """Values (..., n, d), scores (..., n), mask (..., n) -> (values (..., k, d), scores, indices, mask).
 
-        Or a source of rows instead of values, and chunks instead of scores, as for ``knockout.topk``.
+        A row source instead of values, and chunks instead of scores, are taken as by ``knockout.topk``.
         """
         picked = self.select(scores, mask)
         return TopKResult(picked.apply(values), picked.scores, picked.indices, picked.mask)
@@ -114,16 +114,16 @@ class TopK(nn.Module):
         return ", ".join(settings)
 
 
-def selections(model: nn.Module) -> list[TopK]:
-    """All selections of a model."""
+def topk_layers(model: nn.Module) -> list[TopK]:
+    """All ``TopK`` modules of a model, those inside of pools included."""
     return [layer for layer in model.modules() if isinstance(layer, TopK)]
 
 
 @contextmanager
 def evaluate_hard(model: nn.Module, hard: bool = True) -> Iterator[None]:
-    """Let all selections of a model choose hard (or soft) in evaluation mode, until the block ends.
+    """Make all selections of a model hard (or soft) in evaluation mode, within a ``with`` block.
 
-    For measuring what it costs to train softly and to choose hard: evaluate twice.
+    To measure what hard choices cost after soft training, evaluate twice:
 
     >>> import torch, knockout
     >>> pool = knockout.nn.TokenPool(8, k=4).eval()
@@ -133,7 +133,7 @@ def evaluate_hard(model: nn.Module, hard: bool = True) -> Iterator[None]:
     >>> gap = (pool(x).x - hard).norm() / hard.norm()  # how far the soft result is from the hard one
     """
     check_flag(hard, "hard")
-    layers = selections(model)
+    layers = topk_layers(model)
     before = [layer.hard_eval for layer in layers]
     for layer in layers:
         layer.hard_eval = hard

@@ -1,6 +1,6 @@
-"""Sources of value rows: NumPy arrays, safetensors files, Arrow data, Parquet files, anything with ``take``.
+"""Row sources: NumPy arrays, safetensors files, Arrow data, Parquet files, and anything with ``shape`` and ``take``.
 
-Each kind has a reader here, a ``RowSource``. A library is imported only when one of its objects is passed.
+Each kind has a reader, which is a ``RowSource``. A library is imported only when one of its objects is passed.
 """
 
 from __future__ import annotations
@@ -21,37 +21,37 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-STRETCH, STRETCHES = 2**21, 32  # bytes that one touch may map, a huge page; how many of these are held at most
+PAGE, PAGES = 2**21, 32  # bytes that one access may map, a huge page; how many such pages are held at most
 
 
 class RowSource(Protocol):
-    """Values (n, d) that can be asked for some of their rows."""
+    """Values (n, d) of which some rows can be read at a time."""
 
     @property
     def shape(self) -> Sequence[int]:
         """(n, d)."""
 
     def take(self, rows: NDArray[Any], /) -> Any:
-        """The rows (len(rows), d), as a tensor or an array of floating numbers.
+        """The value rows (len(rows), d) with these indices, as a tensor or an array of floating-point numbers.
 
-        ``rows`` is a NumPy array of int64, ascending, without duplicates; empty if no slot has a member.
+        ``rows`` is a NumPy array of int64, ascending, without duplicates; empty if all slots are empty.
         """
 
 
 def is_source(values: object) -> bool:
-    """Whether these can be a row source: not a tensor, and something that rows can be read from."""
-    return not isinstance(values, Tensor) and _kind(values) is not None
+    """Whether these values are a row source, and not a tensor."""
+    return not isinstance(values, Tensor) and _source_kind(values) is not None
 
 
 def check_source(source: RowSource, n: int) -> None:
-    """A row source of shape (n, d), of floating numbers as far as it tells beforehand."""
+    """Check for a row source of shape (n, d), and of a floating-point dtype where that is known before reading."""
     shape = _shape(source)
     if len(shape) != 2 or shape[0] != n:
         hint = ""
         if shape == (n,):
             hint = ". For a number per candidate pass values[:, None]"
         elif len(shape) > 2:
-            hint = ". All rows of a batch read the same (n, d); for values of their own pass a tensor"
+            hint = ". All rows of a batch read the same (n, d); for values with batch dimensions pass a tensor"
         raise ValueError(
             f"values that are no tensor must have shape (n, d) with n = {n}, the number of scores; "
             f"got {named(source)} of shape {shape}{hint}"
@@ -66,8 +66,8 @@ def _shape(source: RowSource) -> tuple[int, ...]:
         raise TypeError(f"the shape of {named(source)} must be two ints, (n, d); got {shape!r}") from None
 
 
-def _kind(source: object) -> str | None:
-    """Which of the readers below takes a source. By name, so that its library need not be imported."""
+def _source_kind(source: object) -> str | None:
+    """The kind of a source, by which its reader is chosen. By type name, so that no library is imported for it."""
     if type(source).__module__.partition(".")[0] == "pyarrow":
         name = type(source).__name__
         return name if name in ("ParquetFile", "Table", "RecordBatch", "ChunkedArray", "FixedSizeListArray") else None
@@ -80,8 +80,8 @@ def _kind(source: object) -> str | None:
 
 
 def reader_of(source: Any) -> RowSource:
-    """A source as one that has a shape and a take."""
-    kind = _kind(source)
+    """The reader of a source, with ``shape`` and ``take``."""
+    kind = _source_kind(source)
     if kind is None:
         raise TypeError(
             f"values must be a torch.Tensor, or a source of rows (n, d): a NumPy array, a slice of a safetensors file, "
@@ -98,10 +98,10 @@ def reader_of(source: Any) -> RowSource:
     return source  # type: ignore[no-any-return]
 
 
-def as_tensor(came: Any, reader: object) -> Tensor:
-    """What a source returned, as a tensor of floating numbers."""
-    if isinstance(came, Tensor):
-        tensor = came.detach()
+def as_tensor(returned: Any, reader: object) -> Tensor:
+    """The result of a reader's ``take`` as a floating-point tensor."""
+    if isinstance(returned, Tensor):
+        tensor = returned.detach()
         if tensor.layout != torch.strided or tensor.device.type == "meta":
             raise TypeError(
                 f"values: take(rows) must return a dense tensor with numbers in it; got layout {tensor.layout} on "
@@ -110,20 +110,20 @@ def as_tensor(came: Any, reader: object) -> Tensor:
     else:
         import numpy as np
 
-        if isinstance(came, np.ma.MaskedArray):
+        if isinstance(returned, np.ma.MaskedArray):
             raise TypeError(
                 f"values: take(rows) must return an array with a number everywhere; got a masked array from "
-                f"{named(reader)}. Return came.filled(...)"
+                f"{named(reader)}. Return its filled(...)"
             )
         try:
-            array = np.asarray(came)
+            array = np.asarray(returned)
         except ValueError as error:  # rows of different lengths
             raise ValueError(
-                f"values: take(rows) must return an array of shape (len(rows), d); got a {type(came).__name__} from "
-                f"{named(reader)} that is none: {error}"
+                f"values: take(rows) must return an array of shape (len(rows), d); got a {type(returned).__name__} "
+                f"from {named(reader)} that is none: {error}"
             ) from None
         try:
-            # In the byte order of this machine, and writable, as PyTorch wants it.
+            # PyTorch takes arrays in the native byte order, and warns of those that are read-only.
             tensor = torch.from_numpy(np.require(array, array.dtype.newbyteorder("="), ["C", "W"]))
         except TypeError:
             raise _not_floating(array.dtype, reader) from None
@@ -133,7 +133,7 @@ def as_tensor(came: Any, reader: object) -> Tensor:
 
 
 class _Array:
-    """A NumPy array, in memory or mapped."""
+    """Reads a NumPy array, in memory or memory-mapped."""
 
     def __init__(self, array: Any) -> None:
         if array.dtype.kind != "f":
@@ -144,21 +144,21 @@ class _Array:
         pages = getattr(self.array, "_mmap", None)
         if not isinstance(pages, mmap.mmap) or self.array.mode == "c" or not hasattr(mmap, "MADV_DONTNEED"):
             return self.array[rows]
-        # Pages of a mapped file that were touched count as memory of this process until it lets go of them, and one row
-        # may bring a whole stretch with it. So that is done every few stretches. The file has what they hold (but not
-        # that of a mapping that copies on write, above).
+        # The pages of a mapped file that were read count as memory of this process until it releases them, and one row
+        # may map a whole huge page. So they are released every few pages. The file still holds their content (except
+        # for a copy-on-write mapping, which is excluded above).
         import numpy as np
 
-        taken = np.empty((len(rows), *self.shape[1:]), self.array.dtype)
-        anew = np.flatnonzero(np.diff(rows * abs(self.array.strides[0]) // STRETCH)) + 1
-        for start, stop in pairwise([0, *anew[STRETCHES - 1 :: STRETCHES], len(rows)]):
-            taken[start:stop] = self.array[rows[start:stop]]
+        out = np.empty((len(rows), *self.shape[1:]), self.array.dtype)
+        page_starts = np.flatnonzero(np.diff(rows * abs(self.array.strides[0]) // PAGE)) + 1
+        for start, stop in pairwise([0, *page_starts[PAGES - 1 :: PAGES], len(rows)]):
+            out[start:stop] = self.array[rows[start:stop]]
             pages.madvise(mmap.MADV_DONTNEED)
-        return taken
+        return out
 
 
 class _Slice:
-    """``get_slice(name)`` of a safetensors file: it can only be sliced, so runs of neighbours are read in one."""
+    """Reads ``get_slice(name)`` of a safetensors file. It can only be sliced: runs of adjacent rows are one slice."""
 
     def __init__(self, part: Any) -> None:
         if part.get_dtype() not in ("F16", "BF16", "F32", "F64"):
@@ -179,19 +179,19 @@ class _Slice:
 
 
 class _Arrow:
-    """Vectors as a column of lists of one length, or numbers as a column each."""
+    """Reads Arrow data: one column of fixed-size lists, or one column for each of the d numbers."""
 
     def __init__(self, data: Any) -> None:
         import pyarrow
 
         self.data = data
         if isinstance(data, (pyarrow.Table, pyarrow.RecordBatch)):
-            places, width = _columns(data.schema, data)
-            columns = [data.column(place) for place in places]
+            indices, width = _columns(data.schema, data)
+            columns = [data.column(index) for index in indices]
         else:
             _, width = _columns([pyarrow.field("", data.type)], data)
             columns = [data]
-        # Chunk by chunk: to take rows of several chunks, Arrow would first put them together.
+        # Chunk by chunk: to take rows from several chunks, Arrow would first concatenate all of these.
         self.chunks = [column.chunks if isinstance(column, pyarrow.ChunkedArray) else [column] for column in columns]
         self.types = [column.type for column in columns]
         self.shape = (len(columns[0]), width)
@@ -199,21 +199,21 @@ class _Arrow:
     def take(self, rows: NDArray[Any]) -> Any:
         import numpy as np
 
-        whole = np.empty((len(rows), self.shape[1]), np.result_type(*map(_number_type, self.types)))
-        at = 0
-        for chunks, kind in zip(self.chunks, self.types, strict=True):
-            wide = 1 if len(self.chunks) > 1 else self.shape[1]
-            for chunk, part, within in _parts(rows, list(map(len, chunks))):
-                whole[part, at : at + wide] = self._numbers(chunks[chunk], within, kind).reshape(-1, wide)
-            at += wide
-        return whole
+        out = np.empty((len(rows), self.shape[1]), np.result_type(*map(_number_type, self.types)))
+        width = 1 if len(self.chunks) > 1 else self.shape[1]  # numbers in each column
+        for column, (chunks, arrow_type) in enumerate(zip(self.chunks, self.types, strict=True)):
+            start = column * width
+            for number, part, within in _parts(rows, list(map(len, chunks))):
+                read = self._numbers(chunks[number], within, arrow_type)
+                out[part, start : start + width] = read.reshape(-1, width)
+        return out
 
-    def _numbers(self, chunk: Any, rows: NDArray[Any], kind: Any) -> Any:
+    def _numbers(self, chunk: Any, rows: NDArray[Any], arrow_type: Any) -> Any:
         import pyarrow
 
         taken = chunk.take(pyarrow.array(rows))
         nulls = taken.null_count
-        if pyarrow.types.is_fixed_size_list(kind):
+        if pyarrow.types.is_fixed_size_list(arrow_type):
             taken = taken.flatten()
             nulls += taken.null_count
         if nulls:
@@ -225,15 +225,16 @@ class _Arrow:
 
 
 class _Parquet:
-    """A Parquet file: the row groups that hold wanted rows, one at a time."""
+    """Reads a Parquet file: the row groups that hold wanted rows, one at a time."""
 
     def __init__(self, file: Any) -> None:
         groups, schema = file.metadata, file.schema_arrow
-        places, width = _columns(schema, file)
-        self.file, self.names, self.schema = file, [schema.field(place).name for place in places], schema
+        indices, width = _columns(schema, file)
+        self.file, self.names, self.schema = file, [schema.field(index).name for index in indices], schema
         self.sizes = [groups.row_group(i).num_rows for i in range(groups.num_row_groups)]
         self.shape = (groups.num_rows, width)
-        self.number, self.group = -1, _Arrow(schema.empty_table().select(self.names))  # that is at hand
+        # The row group that was read last; none yet.
+        self.number, self.group = -1, _Arrow(schema.empty_table().select(self.names))
 
     def take(self, rows: NDArray[Any]) -> Any:
         import numpy as np
@@ -247,45 +248,49 @@ class _Parquet:
 
 
 def _columns(schema: Any, source: object) -> tuple[list[int], int]:
-    """Which columns hold the values, by their places, and how many numbers a row has."""
+    """The indices of the columns that hold the values, and how many numbers a value row has."""
     from pyarrow import types
 
     fields = list(schema)
-    lists = [place for place, field in enumerate(fields) if types.is_fixed_size_list(field.type)]
+    lists = [index for index, field in enumerate(fields) if types.is_fixed_size_list(field.type)]
     if len(lists) == 1:
-        kind = fields[lists[0]].type
-        if not types.is_floating(kind.value_type):
-            raise _not_floating(kind.value_type, source)
-        return lists, kind.list_size
+        list_type = fields[lists[0]].type
+        if not types.is_floating(list_type.value_type):
+            raise _not_floating(list_type.value_type, source)
+        return lists, list_type.list_size
     if not lists and fields and all(types.is_floating(field.type) for field in fields):
         return list(range(len(fields))), len(fields)
-    told = ", ".join(f"{field.name} {field.type}".strip() for field in fields)
+    found = ", ".join(f"{field.name} {field.type}".strip() for field in fields)
     raise TypeError(
         f"values of {named(source)} must be one column of vectors, fixed_size_list<float>[d], or nothing but columns "
-        f"of floating numbers; got {told or 'no column'}. Pass a table of those that are meant: table.select([...])"
+        f"of floating numbers; got {found or 'no column'}. Pass a table of the right columns: table.select([...])"
     )
 
 
-def _number_type(kind: Any) -> Any:
+def _number_type(arrow_type: Any) -> Any:
+    """The NumPy dtype of the numbers in a column."""
     from pyarrow import types
 
-    return (kind.value_type if types.is_fixed_size_list(kind) else kind).to_pandas_dtype()
+    return (arrow_type.value_type if types.is_fixed_size_list(arrow_type) else arrow_type).to_pandas_dtype()
 
 
 def _parts(rows: NDArray[Any], sizes: list[int]) -> Iterator[tuple[int, slice, NDArray[Any]]]:
-    """Ascending rows by the parts of these sizes that they lie in: which part, which of the rows, where in the part."""
+    """Split ascending rows by the parts, of these sizes, that they lie in.
+
+    Yields the number of the part, the slice of ``rows`` that lies in it, and the indices of these within the part.
+    """
     import numpy as np
 
     starts = np.cumsum([0, *sizes])
     bounds = np.searchsorted(rows, starts)
     for number in np.flatnonzero(np.diff(bounds)):
-        wanted = slice(bounds[number], bounds[number + 1])
-        yield int(number), wanted, rows[wanted] - starts[number]
+        part = slice(bounds[number], bounds[number + 1])
+        yield int(number), part, rows[part] - starts[number]
 
 
 def named(source: object) -> str:
-    """What a source is called in an error."""
-    for name in ("array", "part", "data", "file"):  # what a reader reads from
+    """The name of a source in an error message; for a reader, that of what it reads from."""
+    for name in ("array", "part", "data", "file"):
         if isinstance(source, (_Array, _Slice, _Arrow, _Parquet)) and hasattr(source, name):
             source = getattr(source, name)
     return f"a {type(source).__name__}"

@@ -1,0 +1,132 @@
+"""The shared part of the methods that weigh all candidates in each of k slots: SoftSort, NeuralSort, Sinkhorn, ...
+
+``rank`` checks the arguments that all of them have and ranks the candidates; the ranking then makes the selection from
+the plan of the method, a subclass of ``RankedPlan``.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from knockout.candidates import best_first, candidates, invalidate
+from knockout.checks import check_scores
+from knockout.plan import DensePlan
+from knockout.selection import Selection
+
+
+@dataclass(eq=False)
+class RankedPlan(DensePlan):
+    """Weights of all active candidates in each slot, made by ``Ranking.selection``."""
+
+    score: Tensor  # (*batch, n); 0 for inactive candidates
+    active: Tensor  # (*batch, n) bool
+    filled: Tensor  # (*batch, k) bool: which slots have a candidate
+    masked: bool  # whether the caller passed a mask; values of candidates that are masked out may be NaN
+
+    @abstractmethod
+    def raw_weights(self, start: int, stop: int) -> Tensor:
+        """Weights (*batch, stop - start, n) of the slots from start to stop.
+
+        In empty slots they may be any finite numbers, in invalid rows anything: ``slot_weights`` makes these 0 and NaN.
+        """
+
+    def slot_weights(self, start: int, stop: int) -> Tensor:
+        weight = self.raw_weights(start, stop) * self.filled[..., start:stop, None]
+        return invalidate(weight, self.valid.unsqueeze(-1))
+
+    def scores(self) -> Tensor:
+        return self.apply(self.score.unsqueeze(-1)).squeeze(-1)
+
+    def apply(self, values: Tensor) -> Tensor:
+        if self.masked:
+            values = torch.where(self.active.unsqueeze(-1), values, 0.0)
+        return super().apply(values)
+
+    def _members(self, weight: Tensor) -> Tensor:
+        return torch.where(self.active.unsqueeze(-2), super()._members(weight), self.n)
+
+    def _batch_size(self) -> int:
+        return math.prod(self.score.shape[:-1])
+
+
+@dataclass(eq=False)
+class SoftmaxPlan(RankedPlan):
+    """A softmax over all active candidates in each slot."""
+
+    @abstractmethod
+    def logits(self, start: int, stop: int) -> Tensor:
+        """Logits (*batch, stop - start, n) of the slots from start to stop; arbitrary for inactive candidates."""
+
+    def raw_weights(self, start: int, stop: int) -> Tensor:
+        # The lowest finite number rather than -inf: a row without active candidates must not become NaN.
+        lowest = torch.finfo(self.score.dtype).min
+        return torch.softmax(torch.where(self.active.unsqueeze(-2), self.logits(start, stop), lowest), dim=-1)
+
+
+class Ranking(NamedTuple):
+    """Checked scores, and their candidates from best to worst; among equal scores the lower index comes first."""
+
+    score: Tensor  # (*batch, n); 0 for inactive candidates
+    active: Tensor  # (*batch, n) bool
+    valid: Tensor  # (*batch, 1) bool: False for a row with a NaN or +inf score
+    key: Tensor  # (*batch, n): ranked by this, the scores or scores with noise
+    order: Tensor  # (*batch, n) int64: candidates from best to worst, inactive ones last
+    filled: Tensor  # (*batch, k) bool: which slots have a candidate
+    masked: bool  # whether the caller passed a mask
+    dtype: torch.dtype  # of the scores as they were passed
+
+    @property
+    def k(self) -> int:
+        """The number of slots, filled or empty."""
+        return self.filled.shape[-1]
+
+    @property
+    def leader(self) -> Tensor:
+        """The first k candidates (*batch, k), the leaders of the slots."""
+        return self.order[..., : self.k]
+
+    @property
+    def slot_count(self) -> Tensor:
+        """The number of filled slots (*batch, 1)."""
+        return self.filled.sum(dim=-1, keepdim=True)
+
+    @property
+    def active_count(self) -> Tensor:
+        """The number of active candidates (*batch, 1)."""
+        return self.active.sum(dim=-1, keepdim=True)
+
+    def leader_score(self) -> Tensor:
+        """The scores (*batch, k) of the leaders."""
+        return self.score.gather(-1, self.leader)
+
+    def selection(self, plan: type[RankedPlan], **fields: Any) -> Selection:
+        """The selection by a plan of this class, with these fields beside those that all such plans have."""
+        made = plan(
+            n=self.score.shape[-1],
+            valid=self.valid,
+            k=self.k,
+            score=self.score,
+            active=self.active,
+            filled=self.filled,
+            masked=self.masked,
+            **fields,
+        )
+        return Selection(made, torch.where(self.filled, self.leader, -1), self.filled, self.dtype)
+
+
+def rank(
+    scores: Tensor, k: int | float, mask: Tensor | None, add_noise: Callable[[Tensor], Tensor] | None = None
+) -> Ranking:
+    """Check scores, k and mask, and rank the candidates by their scores, after ``add_noise`` if it is given."""
+    quota = check_scores(scores, k, mask)
+    score, active, valid = candidates(scores, mask)
+    key = score if add_noise is None else add_noise(score)
+    order, filled = best_first(key, active), quota.filled(active)
+    return Ranking(score, active, valid, key, order, filled, mask is not None, scores.dtype)
