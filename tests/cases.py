@@ -1,7 +1,15 @@
-"""What the tests share: the boosts, drawn inputs, and comparisons that say what differs."""
+"""What the tests share: boosts, drawn inputs, comparisons, calls recorded, and Python in a new process."""
 
 from __future__ import annotations
 
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,6 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from knockout.boost import Base, Boost, Fixed, Power, Relative
 
+INF, NAN = float("inf"), float("nan")
 BOOSTS: list[Boost] = [
     Relative(0.5),
     Relative(4),
@@ -35,6 +44,14 @@ score = st.one_of(
     st.floats(0, 1e-3, allow_subnormal=False),
 )
 
+# k as a fraction.
+fractions = st.floats(0.001, 0.999) | st.sampled_from([1e-12, 0.1, 0.25, 0.3, 0.5, 0.75, 1 - 2**-40])
+
+
+def slots(fraction: float, count: int) -> int:
+    """ceil(fraction * count), of the fraction cut off after 30 bits; at least one if any candidate is active."""
+    return max(math.ceil(Fraction(math.floor(Fraction(fraction) * 2**30), 2**30) * count), min(count, 1))
+
 
 def separated(*shape: int, seed: int = 0) -> Tensor:
     """float64 scores at least 0.05 apart, in random places: nothing for rounding to decide."""
@@ -45,6 +62,10 @@ def separated(*shape: int, seed: int = 0) -> Tensor:
 
 def randn(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
+
+
+def random_mask(*shape: int, kept: float, seed: int = 0) -> Tensor:
+    return torch.rand(*shape, generator=torch.Generator().manual_seed(seed)) < kept
 
 
 class Watch(TorchDispatchMode):
@@ -60,6 +81,47 @@ class Watch(TorchDispatchMode):
         return out
 
 
+class RecordOperators(TorchDispatchMode):
+    """Notes every call of an operator of the library: which, its arguments, its results."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.calls: list[tuple[Any, tuple[Any, ...], tuple[Tensor, ...]]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if func.namespace == "knockout":
+            self.calls.append((func, args, out if isinstance(out, tuple) else (out,)))
+        return out
+
+    def names(self) -> list[str]:
+        """The operators in the order of their calls, without ``torch.ops.knockout``."""
+        return [func._opname for func, *_ in self.calls]
+
+
 def same_bits(one: Tensor, other: Tensor) -> None:
     """Equal to the last bit; NaN equals NaN."""
     torch.testing.assert_close(one, other, rtol=0, atol=0, equal_nan=True)
+
+
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    """PyTorch with so many threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+ROOT = Path(__file__).parents[1]
+
+
+def run_python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run code in a new process; what it printed is in ``stdout`` and ``stderr``. It must succeed."""
+    process = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, env={**os.environ, **environment}, capture_output=True, text=True
+    )
+    assert process.returncode == 0, process.stderr
+    return process

@@ -29,14 +29,14 @@ class Outcome:
     scores: Vector
     indices: list[int]
     weights: list[Vector]
-    closest: float = math.inf  # the smallest difference that decided an order; below rounding error nobody can tell
+    closest: float = math.inf  # the smallest difference that decided an order; rounding decides if it is tiny
 
 
 def halving(values: list[Vector], scores: Vector, k: int, boost: Boost, mask: list[bool] | None = None) -> Outcome:
-    """Algorithm 2: sort, fold, blend, halve, until k are left."""
+    """Algorithm 2: sort, pair the best with the worst, blend, halve, until k are left."""
     n = len(scores)
-    alive = [j for j in range(n) if (mask is None or mask[j]) and scores[j] != -math.inf]
-    field = [Entrant(scores[j], values[j], [float(i == j) for i in range(n)], j) for j in alive]
+    active = [j for j in range(n) if (mask is None or mask[j]) and scores[j] != -math.inf]
+    field = [Entrant(scores[j], values[j], [float(i == j) for i in range(n)], j) for j in active]
     rounds = 0
     while k * 2**rounds < len(field):
         rounds += 1
@@ -98,7 +98,7 @@ def blend(a: Entrant, b: Entrant, w: float) -> Entrant:
 def iterative(
     values: list[Vector], scores: Vector, k: int, peaked: bool, alpha: float, mask: list[bool] | None = None
 ) -> Outcome:
-    """Algorithm 1: k times, weigh all by the distance from the best one left, then strike it out."""
+    """Algorithm 1: k times, weigh all by the distance from the best one left, then remove it."""
     n, d = len(scores), len(values[0])
     left = [j for j in range(n) if (mask is None or mask[j]) and scores[j] != -math.inf]
     out = Outcome([], [], [], [])

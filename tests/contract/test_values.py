@@ -1,4 +1,4 @@
-"""The operator against the loop-by-loop transcription of the paper, and against cases worked by hand."""
+"""Values: those of the paper's pseudo-code, loop by loop, and of cases worked by hand."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 import knockout
 from knockout.boost import Base, Boost, Fixed, Power, Relative
-from knockout.ops.reference.tournament import rounds_of
 from tests import oracle
 from tests.cases import BOOSTS, boosts, randn, score, separated
 
@@ -126,13 +125,6 @@ def test_byes_go_to_the_best_and_cost_nothing() -> None:
     weights = knockout.select(scores, 3, Fixed(0.1)).weights()
     assert weights[0].tolist() == [1.0, 0.0, 0.0, 0.0, 0.0]
     assert [row.nonzero().flatten().tolist() for row in weights] == [[0], [1, 4], [2, 3]]
-
-
-@pytest.mark.parametrize(
-    ("n", "k", "rounds"), [(1, 1, 0), (8, 8, 0), (9, 8, 1), (16, 8, 1), (17, 8, 2), (16384, 2, 13), (7, 3, 2)]
-)
-def test_number_of_rounds(n: int, k: int, rounds: int) -> None:
-    assert rounds_of(n, k) == rounds
 
 
 def test_a_bare_number_means_relative() -> None:

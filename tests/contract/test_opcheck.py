@@ -1,0 +1,75 @@
+"""The operators as PyTorch sees them: their schemas, output shapes and dispatch keys pass torch.library.opcheck.
+
+The reference runs as operators only where no kernels are: tests/test_backends.py checks it in a process without them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from knockout.backends import chosen_for
+from knockout.boost import Fixed, Power
+from knockout.ops.choice import BACKENDS
+from knockout.ops.schema import SCHEMAS
+from tests.cases import INF
+from tests.contract.cases import BATCHES, OTHERS, Case, run
+
+FEW = [
+    Case(9, 2),
+    Case(9, 2, kept=0.5, hard=True, order="position"),
+    Case(9, 2, dtype=torch.float16, values_dtype=torch.bfloat16, memory="transposed"),
+    Case(9, 2, dtype=torch.float64, values_dtype=torch.float16, batches=BATCHES[2], kept=0.5),
+    Case(9, 9, Power(20), values_dtype=torch.float64, batches=BATCHES[4], special=-INF),
+    Case(9, 2, Fixed(3), batches=BATCHES[-1]),
+    Case(9, 0.3, kept=0.5),
+]
+Call = tuple[str, tuple[Any, ...]]
+
+
+def calls_of(case: Case) -> list[Call]:
+    """The calls of operators that a case makes: which, and with which arguments."""
+    calls: list[Call] = []
+    backend = BACKENDS[chosen_for("cpu")]
+
+    def recording(name: str, operator: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any) -> Any:
+            calls.append((name, tuple(x.detach() if isinstance(x, Tensor) else x for x in args)))
+            return operator(*args)
+
+        return call
+
+    try:
+        for name in SCHEMAS:
+            setattr(backend, name, recording(name, getattr(backend, name)))
+        run(case)
+        scores, _, mask, _ = case.inputs()
+        case.select(scores, mask)  # without gradient: nothing is saved
+    finally:
+        for name in SCHEMAS:
+            delattr(backend, name)
+    return calls
+
+
+def check_operator(name: str, calls: list[Call]) -> None:
+    """Check all calls of one operator, at least one."""
+    operator = getattr(torch.ops.knockout, name).default
+    assert getattr(BACKENDS[chosen_for("cpu")], name) is operator
+    own = [args for called, args in calls if called == name]
+    assert own
+    for args in own:
+        torch.library.opcheck(operator, args)
+        if name == "tournament":
+            torch.library.opcheck(operator, (*args[:-1], True))  # with shapes that do not depend on data
+
+
+@pytest.mark.parametrize("backend", OTHERS, indirect=True)
+@pytest.mark.parametrize("case", FEW, ids=range(len(FEW)))
+def test_opcheck(case: Case) -> None:
+    calls = calls_of(case)
+    for name in SCHEMAS:
+        check_operator(name, calls)

@@ -1,0 +1,88 @@
+"""A boost whose c is a tensor: the results are those of the number that it holds at the call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+import knockout
+from knockout.boost import Boost, Fixed, Relative
+from tests.cases import DTYPES, NAN, randn, same_bits, separated
+
+Make = Callable[[float | Tensor], Boost]
+MAKES: dict[str, Make] = {
+    "relative": Relative,
+    "relative, alpha 1": lambda c: Relative(c, unit=0.01, alpha=1),
+    "fixed": Fixed,
+    "fixed, alpha 2": lambda c: Fixed(c, alpha=2),
+}
+
+
+def results(boost: Boost, dtype: torch.dtype = torch.float32, k: float = 5) -> list[Tensor]:
+    """Outputs, gradients, and a gradient of a gradient."""
+    values, scores = randn(3, 30, 4).to(dtype).requires_grad_(), separated(3, 30).to(dtype).requires_grad_()
+    out = knockout.topk(values, scores, k, boost)
+    loss = out.values.square().sum() + out.scores.square().sum()
+    first = torch.autograd.grad(loss, (values, scores), create_graph=True)
+    second = torch.autograd.grad(first[0].square().sum() + first[1].square().sum(), (values, scores))
+    return [x.detach() for x in (*out, *first, *second)]
+
+
+@pytest.mark.parametrize("make", MAKES.values(), ids=MAKES)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("own", DTYPES)
+def test_a_tensor_is_the_number_that_it_holds(make: Make, dtype: torch.dtype, own: torch.dtype) -> None:
+    for number in (0.1, 1.0, 7.3):
+        c = torch.tensor(number, dtype=own)
+        for one, other in zip(results(make(c), dtype), results(make(c.item()), dtype), strict=True):
+            same_bits(one, other)
+
+
+def test_the_largest_and_the_smallest() -> None:
+    for number in (1e300, 1e-300):
+        c = torch.tensor(number, dtype=torch.float64)
+        for one, other in zip(results(Fixed(c)), results(Fixed(number)), strict=True):
+            same_bits(one, other)
+
+
+def test_a_fraction_of_the_candidates_too() -> None:
+    for one, other in zip(results(Relative(torch.tensor(2.0)), k=0.2), results(Relative(2.0), k=0.2), strict=True):
+        same_bits(one, other)
+
+
+@pytest.mark.parametrize("make", [Relative, Fixed])
+def test_what_it_holds_at_the_call_counts_in_the_backward_pass_too(make: Make) -> None:
+    c = torch.tensor(1.0)
+    gradients = []
+    for changed in (False, True):
+        values, scores = randn(3, 30, 4).requires_grad_(), separated(3, 30).requires_grad_()
+        out = knockout.topk(values, scores, 5, make(c))
+        if changed:
+            c.fill_(0.3)
+        first = torch.autograd.grad(out.values.square().sum(), (values, scores), create_graph=True)
+        gradients.append((*first, *torch.autograd.grad(first[1].square().sum(), (values, scores))))
+    for one, other in zip(*gradients, strict=True):
+        same_bits(one, other)
+
+
+def test_it_gets_no_gradient() -> None:
+    c = torch.nn.Parameter(torch.tensor(1.0))
+    scores = separated(30).requires_grad_()
+    out = knockout.select(scores, 5, Relative(c)).scores.sum()
+    d_scores, d_c = torch.autograd.grad(out, (scores, c), allow_unused=True)
+    assert d_scores.any()
+    assert d_c is None
+
+
+def test_a_bad_number_that_comes_later(backend: str) -> None:
+    if backend == "reference":
+        pytest.skip("it may run on any device, where looking at a number is a wait")
+    c = torch.tensor(1.0)
+    boost = Relative(c)
+    for bad in (-1.0, NAN):
+        c.fill_(bad)
+        with pytest.raises(RuntimeError, match="c of a boost must be positive"):
+            knockout.select(separated(30), 5, boost)

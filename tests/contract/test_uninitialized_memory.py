@@ -1,0 +1,56 @@
+"""Memory is written before it is read: results do not depend on what new memory holds.
+
+The cases run twice: here, and in a process in which PyTorch and malloc fill all new memory, tensors with NaN.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+
+import pytest
+import torch
+from torch import Tensor
+
+from knockout.backends import NAMES, force, why_not
+from knockout.boost import Fixed, Power, Relative
+from tests.cases import RecordOperators, run_python, threads
+from tests.contract.cases import BATCHES, Case, run
+
+FEW = [Relative(4), Relative(0.5), Relative(2, unit=0.01, alpha=1), Fixed(100), Power(20)]
+
+
+def digest(backend: str) -> str:
+    """A checksum of everything that the cases give, and of everything that operators write for them."""
+    with force(backend), threads(1), RecordOperators() as record:
+        given = [run(Case(300, 7, boost, batches=batches, kept=0.5)) for boost in FEW for batches in BATCHES]
+    checksum = hashlib.sha256()
+    for tensors in (*given, *(out for _, _, out in record.calls)):
+        for each in tensors:
+            checksum.update(_bytes(each))
+    return checksum.hexdigest()
+
+
+def _bytes(x: Tensor) -> bytes:
+    x = x.detach().flatten()
+    x = torch.where(x.isnan(), torch.nan, x) if x.is_floating_point() else x  # one NaN is as good as another
+    return x.view(torch.uint8).numpy().tobytes()
+
+
+def digests_with_filled_memory() -> None:
+    """Print the checksums of all backends, in a process of its own."""
+    torch.use_deterministic_algorithms(True)
+    assert torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
+    assert torch.empty(9).isnan().all()
+    print(json.dumps({name: digest(name) for name in NAMES if not why_not(name)}))
+
+
+@pytest.fixture(scope="module")
+def filled() -> dict[str, str]:
+    code = "from tests.contract.test_uninitialized_memory import digests_with_filled_memory as run; run()"
+    found: dict[str, str] = json.loads(run_python(code, MALLOC_PERTURB_="165", MALLOC_MMAP_MAX_="0").stdout)
+    return found
+
+
+def test_results_do_not_depend_on_new_memory(backend: str, filled: dict[str, str]) -> None:
+    assert digest(backend) == filled[backend]
