@@ -74,6 +74,14 @@ def _print_last_row(name: str, rows: Rows) -> None:
     notes.print(f"{name}: {numbers}", highlight=False, markup=False)
 
 
+def encoder_layers(dim: int, heads: int, count: int) -> list[nn.TransformerEncoderLayer]:
+    """Make transformer layers without dropout, with normalization before attention."""
+    return [
+        nn.TransformerEncoderLayer(dim, heads, 2 * dim, 0.0, "gelu", batch_first=True, norm_first=True)
+        for _ in range(count)
+    ]
+
+
 def optimizer_for(model: nn.Module, rate: float, steps: int) -> tuple[Optimizer, LRScheduler]:
     """Make AdamW with a learning rate that rises to ``rate`` in a tenth of the steps, then falls to 0."""
     optimizer = torch.optim.AdamW(model.parameters(), weight_decay=0.01)

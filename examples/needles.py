@@ -20,17 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from examples import baselines
-from examples.common import (
-    measure_all,
-    milliseconds,
-    optimizer_for,
-    screen,
-    show_table,
-    spread,
-    training_parser,
-    training_step,
-)
+from examples import baselines, common
 from harness.command import run_command
 from harness.journal import Rows
 from harness.memory import peak_resident, reset_peak_resident
@@ -65,10 +55,7 @@ class NeedleNet(nn.Module):
     def __init__(self, pool: Callable[..., TokenPool] | None) -> None:
         super().__init__()
         self.embedding = nn.Embedding(KINDS * CLASSES, DIM)
-        layers = [
-            nn.TransformerEncoderLayer(DIM, HEADS, 2 * DIM, 0.0, "gelu", batch_first=True, norm_first=True)
-            for _ in range(LAYERS)
-        ]
+        layers = common.encoder_layers(DIM, HEADS, LAYERS)
         lengths = {} if pool is None else LENGTHS
         self.encoder = PyramidEncoder(layers, lengths, block={0: BLOCK}, pool=pool or TokenPool)
         self.norm = nn.LayerNorm(DIM)
@@ -96,7 +83,7 @@ def train(kind: str, lengths: Sequence[int], seed: int, steps: int, count: int) 
     """
     model = make(kind, seed)
     stages = [(n, steps if i == 0 else max(1, steps // 16)) for i, n in enumerate(lengths)]
-    optimizer, rate = optimizer_for(model, RATE, sum(length for _, length in stages))
+    optimizer, rate = common.optimizer_for(model, RATE, sum(length for _, length in stages))
     boost = Sharpen(model, steps) if kind == "knockout" else None
     generator = torch.Generator().manual_seed(1000 + seed)
     rows: Rows = []
@@ -104,7 +91,7 @@ def train(kind: str, lengths: Sequence[int], seed: int, steps: int, count: int) 
         model.train()
         for _ in range(length):
             tokens, label = draw(BATCH, n, generator)
-            training_step(cross_entropy(model(tokens), label), optimizer, rate, boost)
+            common.training_step(cross_entropy(model(tokens), label), optimizer, rate, boost)
         row: dict[str, Any] = {"kind": kind, "n": n, "seed": seed, **evaluate(model, n, count)}
         if kind == "knockout":
             with evaluate_hard(model):
@@ -130,7 +117,7 @@ def evaluate(model: NeedleNet, n: int, count: int) -> dict[str, float]:
 
 def cost(kinds: Sequence[str], n: int, seconds: float) -> Rows:
     """Measure time and memory of each kind of network at one length."""
-    taken = milliseconds(
+    taken = common.milliseconds(
         {kind: make(kind, 0) for kind in kinds}, *draw(4, n, torch.Generator().manual_seed(0)), seconds
     )
     used = memories(kinds, n)
@@ -183,7 +170,7 @@ def draw_costs(path: Path, costs: Rows) -> None:
 
 def main() -> None:
     """Train and time all networks, show the results."""
-    options = training_parser("needles", __doc__)
+    options = common.training_parser("needles", __doc__)
     options.add_argument(
         "--steps",
         type=int,
@@ -205,7 +192,7 @@ def main() -> None:
         for seed in range(seeds)
         for kind in kinds
     }  # fmt: skip
-    journal = measure_all(
+    journal = common.measure_all(
         train, arguments, chosen.out, {"example": "needles", "steps": steps, "rate": RATE}, chosen.workers
     )
     rows = journal.of("train")
@@ -216,10 +203,12 @@ def main() -> None:
             if runs:
                 hard = [row["hard"] for row in runs if "hard" in row]
                 found = [row["needles"] for row in runs] if kind != NO_POOLING else []
-                accuracy = spread([row["accuracy"] for row in runs])
-                table.append([str(n), kind, accuracy, spread(hard) if hard else "", spread(found) if found else ""])
+                accuracy = common.spread([row["accuracy"] for row in runs])
+                table.append(
+                    [str(n), kind, accuracy, common.spread(hard) if hard else "", common.spread(found) if found else ""]
+                )
     columns = ["n", "pooling", "accuracy, %", "hard selection, %", "needles left, %"]
-    show_table(f"Needles, {seeds} seeds; chance is 12.5 %", columns, table, chosen.out)
+    common.show_table(f"Needles, {seeds} seeds; chance is 12.5 %", columns, table, chosen.out)
     compared = [NO_POOLING, "knockout"]
     costs = [row for n in lengths for row in cost(compared, n, seconds)]
     lines = [
@@ -233,9 +222,9 @@ def main() -> None:
         "inference, ms per sequence",
         "memory of a training step, MiB",
     ]
-    show_table("Time and memory over n", columns, lines, chosen.out)
+    common.show_table("Time and memory over n", columns, lines, chosen.out)
     draw_costs(chosen.out / "needles.png", costs)
-    screen.print(f"time and memory over n: {chosen.out / 'needles.png'}")
+    common.screen.print(f"time and memory over n: {chosen.out / 'needles.png'}")
 
 
 if __name__ == "__main__":

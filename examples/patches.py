@@ -16,17 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import adaptive_avg_pool2d, cross_entropy
 
-from examples import baselines
-from examples.common import (
-    measure_all,
-    milliseconds,
-    optimizer_for,
-    screen,
-    show_table,
-    spread,
-    training_parser,
-    training_step,
-)
+from examples import baselines, common
 from harness import fashion_mnist
 from harness.command import UsageError, run_command
 from harness.journal import Rows
@@ -57,10 +47,7 @@ class PatchNet(nn.Module):
         super().__init__()
         self.stem = nn.Conv2d(1, DIM, 4, stride=2, padding=1)
         self.position = nn.Parameter(0.02 * torch.randn(TOKENS, DIM))
-        layers = [
-            nn.TransformerEncoderLayer(DIM, HEADS, 2 * DIM, 0.0, "gelu", batch_first=True, norm_first=True)
-            for _ in range(LAYERS)
-        ]
+        layers = common.encoder_layers(DIM, HEADS, LAYERS)
         self.encoder = PyramidEncoder(layers, {0: k} if k < TOKENS else {}, pool=pool)
         self.norm = nn.LayerNorm(DIM)
         self.head = nn.Linear(DIM, 10)
@@ -88,7 +75,7 @@ def train(kind: str, k: int, seed: int, images: int, tested: int, data: Path, ke
     test = fashion_mnist.Split(test.images[:tested], test.labels[:tested])
     model = make(kind, k, seed)
     steps = max(1, images // BATCH)
-    optimizer, rate = optimizer_for(model, RATE, steps)
+    optimizer, rate = common.optimizer_for(model, RATE, steps)
     # Sharp after half of the steps: the selection is settled while the learning rate is still high enough to use it.
     boost = Sharpen(model, max(1, steps // 2), start=1.0, end=4.0) if kind == "knockout" else None
     generator = torch.Generator().manual_seed(seed)
@@ -97,7 +84,9 @@ def train(kind: str, k: int, seed: int, images: int, tested: int, data: Path, ke
     )
     for step in range(steps):
         batch = order[step * BATCH : (step + 1) * BATCH]
-        training_step(cross_entropy(model(training.images[batch]), training.labels[batch]), optimizer, rate, boost)
+        common.training_step(
+            cross_entropy(model(training.images[batch]), training.labels[batch]), optimizer, rate, boost
+        )
     if kind == "knockout":
         torch.save(model.state_dict(), keep / f"{kind} {k} {seed}.pt")
     row: dict[str, Any] = {"kind": kind, "k": k, "seed": seed, "accuracy": accuracy(model, test)}
@@ -146,7 +135,7 @@ def draw_kept_patches(path: Path, models: dict[int, PatchNet], split: fashion_mn
 
 def main() -> None:
     """Train and time all networks, show the results."""
-    options = training_parser("patches", __doc__)
+    options = common.training_parser("patches", __doc__)
     options.add_argument("--data", type=Path, default=fashion_mnist.DEBIAN, help="folder with the four idx files")
     options.add_argument("--images", type=int, default=40000, help="training images of each network (%(default)s)")
     chosen = options.parse_args()
@@ -168,10 +157,10 @@ def main() -> None:
         for kind, k in kinds
     }  # fmt: skip
     settings = {"example": "patches", "images": images, "rate": RATE}
-    journal = measure_all(train, arguments, chosen.out, settings, chosen.workers)
+    journal = common.measure_all(train, arguments, chosen.out, settings, chosen.workers)
     rows = journal.of("train")
     batch = torch.randn(BATCH, 28, 28), torch.randint(10, (BATCH,))
-    taken = milliseconds({f"{kind} {k}": make(kind, k, 0) for kind, k in kinds}, *batch, seconds)
+    taken = common.milliseconds({f"{kind} {k}": make(kind, k, 0) for kind, k in kinds}, *batch, seconds)
     _, unpooled = taken[f"{NO_POOLING} {TOKENS}"]
     table = []
     for kind, k in kinds:
@@ -179,7 +168,7 @@ def main() -> None:
         hard = [row["hard"] for row in runs if "hard" in row]
         learning, inference = taken[f"{kind} {k}"]
         table.append([
-            kind, str(k), spread([row["accuracy"] for row in runs], 2), spread(hard, 2) if hard else "",
+            kind, str(k), common.spread([row["accuracy"] for row in runs], 2), common.spread(hard, 2) if hard else "",
             f"{learning:.2f}", f"{inference:.2f}", f"{unpooled / inference:.1f}",
         ])  # fmt: skip
     columns = [
@@ -191,13 +180,13 @@ def main() -> None:
         "inference, ms per image",
         "faster",
     ]
-    show_table(f"Fashion-MNIST, {images} images, {seeds} seeds", columns, table, chosen.out)
+    common.show_table(f"Fashion-MNIST, {images} images, {seeds} seeds", columns, table, chosen.out)
     models = {}
     for k in lengths:
         models[k] = make("knockout", k, 0)
         models[k].load_state_dict(torch.load(chosen.out / f"knockout {k} 0.pt", weights_only=True))
     draw_kept_patches(chosen.out / "patches.png", models, test)
-    screen.print(f"the patches that were kept: {chosen.out / 'patches.png'}")
+    common.screen.print(f"the patches that were kept: {chosen.out / 'patches.png'}")
 
 
 if __name__ == "__main__":

@@ -120,14 +120,14 @@ def read(folder: Path | None, n: int, training: int, test: int) -> Text:
     tested, trained = tested[:test], trained[:training]
     queries, source = [], []
     for i, passage in enumerate(tested):
-        sentences = [each for each in re.split(r"(?<=[.!?]) ", tokens.decode(passage[1:-1]))[1:-1] if _is_prose(each)]
+        sentences = [each for each in re.split(r"(?<=[.!?]) ", tokens.decode(passage[1:-1]))[1:-1] if _is_text(each)]
         if sentences:
             queries.append([begin, *tokens.encode(chance.choice(sentences), add_special_tokens=False).ids, end])
             source.append(i)
     return Text(torch.tensor(trained), torch.tensor(tested), queries, torch.tensor(source))
 
 
-def _is_prose(sentence: str) -> bool:
+def _is_text(sentence: str) -> bool:
     words = sentence.split()
     return 8 <= len(words) <= 40 and sum(word.strip(".,;:").isalpha() for word in words) > 0.8 * len(words)
 

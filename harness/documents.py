@@ -26,14 +26,14 @@ class Table(NamedTuple):
     left: int = 0
 
 
-class Picture(NamedTuple):
+class Figure(NamedTuple):
     """A figure in ``name``.png beside the document."""
 
     name: str
     caption: str
 
 
-Block = Heading | Text | Table | Picture
+Block = Heading | Text | Table | Figure
 
 
 def markdown(title: str, blocks: Sequence[Block]) -> str:
@@ -49,7 +49,7 @@ def _rendered(block: Block) -> str:
             return _escaped(text)
         case Table():
             return markdown_table(block)
-        case Picture(name, caption):
+        case Figure(name, caption):
             return f"![{_escaped(caption)}]({name}.png)\n\n*{_escaped(caption)}*"
 
 

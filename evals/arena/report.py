@@ -12,7 +12,7 @@ from evals.arena.fidelity import DISTRIBUTIONS
 from evals.arena.gradients import working_scales
 from evals.arena.learning import NEEDS_DATA
 from evals.arena.methods import METHODS, NOTES
-from harness.documents import Block, Heading, Picture, Table, Text, markdown, provenance_table
+from harness.documents import Block, Figure, Heading, Table, Text, markdown, provenance_table
 from harness.journal import Journal, Rows
 
 
@@ -30,7 +30,7 @@ def blocks(results: Journal) -> list[Block]:
         Text(_summary(results)),
         *[Text(line) for line in findings(results)],
         Heading("Cost against fidelity, cost against learning"),
-        Picture(
+        Figure(
             "pareto",
             "Up and to the left is better. Colors are families: knockout, weights in every slot, k-hot masks, and "
             "hard choices with a substitute gradient.",
@@ -44,10 +44,10 @@ def blocks(results: Journal) -> list[Block]:
             "backward is shown as too slow or too large."
         ),
         _time_table(cells),
-        Picture("cost", "Seconds, forward and backward, over n, a panel for each k."),
+        Figure("cost", "Seconds, forward and backward, over n, a panel for each k."),
         Text("MiB that a call with backward adds to the process, including gradients."),
         _memory_table(cells),
-        Picture("memory", "MiB of a call with backward over n, a panel for each k."),
+        Figure("memory", "MiB of a call with backward over n, a panel for each k."),
         Heading("Fidelity"),
         Text(
             f"Mass: the share of all weight that the true top k get, at the default temperature of a method, with n = "
@@ -56,7 +56,7 @@ def blocks(results: Journal) -> list[Block]:
             "return the true rows, scaled: their nCCS is 1 by construction, and says nothing."
         ),
         _fidelity_table(results.of("fidelity")),
-        Picture("fidelity", "Mass on the true top k, by the distribution of the scores."),
+        Figure("fidelity", "Mass on the true top k, by the distribution of the scores."),
         Heading("Gradients"),
         Text(
             "Cosine and distance: whether the gradient is right, by its cosine with central differences, and its "
@@ -68,7 +68,7 @@ def blocks(results: Journal) -> list[Block]:
             "gradient of a perturbed top-k far from the top is noise of its estimate, with mean 0.)"
         ),
         _gradient_table(results.of("agreement"), results.of("scales")),
-        Picture(
+        Figure(
             "scales", "Mass on the true top k, and candidates with a usable gradient, over the scale of the scores."
         ),
         Heading("Learning"),
@@ -85,14 +85,14 @@ def blocks(results: Journal) -> list[Block]:
         ),
         *[_learning_table(learned, task) for task in tasks],
         *[Text(f"Not measured without Fashion-MNIST: {name}.") for name in NEEDS_DATA if name not in tasks],
-        Picture("learning", "Every method's best setting: mean, standard deviation, and every seed."),
+        Figure("learning", "Every method's best setting: mean, standard deviation, and every seed."),
         Heading("The boost"),
         Text(
             "Mean score, and in brackets the lowest over seeds, of each rule for knockout's boost under each "
             "condition: the tasks above, and planted with other initial weights, scales, precisions and sizes."
         ),
         _boost_table(results),
-        Picture("boosts", "Mean score of each rule under each condition."),
+        Figure("boosts", "Mean score of each rule under each condition."),
         Text(
             "Whether gradients blow up: the length of the gradient of the sum of the mean of k = 8 value rows, for "
             "rows of 256 scores of several kinds; mean, and in brackets the largest of 16 rows."

@@ -9,7 +9,7 @@ from evals.reproduce.experiments import TRAINED
 from evals.reproduce.figures import label
 from evals.reproduce.grid import METHODS
 from evals.reproduce.published import published
-from harness.documents import Block, Heading, Picture, Table, Text, markdown, provenance_table
+from harness.documents import Block, Figure, Heading, Table, Text, markdown, provenance_table
 from harness.journal import Journal, Rows
 
 CITATION = (
@@ -38,16 +38,16 @@ def blocks(results: Journal) -> list[Block]:
             left=5,
         ),
         Heading("The paper's figures"),
-        Picture(
+        Figure(
             "time",
             "Time of a forward pass over n, a panel for each k. The published times (grey) were measured on another "
             "machine, a GPU, with a loop over the batch: compare their shape, not their height.",
         ),
-        Picture("quality", "nCCS over n, a panel for each k; the published means in grey."),
+        Figure("quality", "nCCS over n, a panel for each k; the published means in grey."),
         Heading("Beyond the paper"),
-        Picture("backward", "Time of a forward and a backward pass, with gradients to values and scores."),
-        Picture("rounds", "Quality over the number of rounds: it falls at a fixed boost, and not at a relative one."),
-        Picture(
+        Figure("backward", "Time of a forward and a backward pass, with gradients to values and scores."),
+        Figure("rounds", "Quality over the number of rounds: it falls at a fixed boost, and not at a relative one."),
+        Figure(
             "learning",
             "Recall of the relevant candidates by a hard selection, while a linear scorer is trained through each "
             "method. On the right: through Relative(4), by pairing.",
