@@ -27,7 +27,7 @@ examples:
   {PROGRAM} reproduce                             a part of the grid, in less than two minutes
   {PROGRAM} reproduce --grid paper --out results  all 85 cells: half an hour or more
   {PROGRAM} reproduce --grid paper --out results --resume
-                                                          continue that one after it was stopped
+                                                        continue that one after it was stopped
   {PROGRAM} arena --quick                         all methods on small tasks, in less than three minutes
   {PROGRAM} arena --out arena --workers 2         everything: about an hour
 """
@@ -36,7 +36,7 @@ examples:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code."""
     options = parser().parse_args(arguments)
-    return run_command("evals", lambda: options.run(options))
+    return run_command("evals", lambda: options.run(options), "continue with --resume")
 
 
 def parser() -> argparse.ArgumentParser:

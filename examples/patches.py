@@ -136,7 +136,9 @@ def draw_kept_patches(path: Path, models: dict[int, PatchNet], split: fashion_mn
 def main() -> None:
     """Train and time all networks, show the results."""
     options = common.training_parser("patches", __doc__)
-    options.add_argument("--data", type=Path, default=fashion_mnist.DEBIAN, help="folder with the four idx files")
+    options.add_argument(
+        "--data", type=Path, default=fashion_mnist.DEBIAN, metavar="DIR", help="folder of Fashion-MNIST's four files"
+    )
     options.add_argument("--images", type=int, default=40000, help="training images of each network (%(default)s)")
     chosen = options.parse_args()
     try:

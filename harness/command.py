@@ -19,7 +19,9 @@ class UsageError(Exception):
     """A mistake in the call, reported without a traceback."""
 
 
-def run_command(program: str, command: Callable[[], object]) -> int:
+def run_command(
+    program: str, command: Callable[[], object], to_continue: str = "run the same command again to continue"
+) -> int:
     """Run a command and return its exit code: 0 done, 1 failed, 2 a mistake in the call, 130 interrupted."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
@@ -35,7 +37,7 @@ def run_command(program: str, command: Callable[[], object]) -> int:
     except OSError as error:
         return _failed(program, f"error: {error}", 1)
     except KeyboardInterrupt:
-        return _failed(program, "interrupted; finished experiments are kept, run it again to continue (--resume)", 130)
+        return _failed(program, f"interrupted; finished experiments are kept: {to_continue}", 130)
     return 0
 
 

@@ -363,5 +363,5 @@ def test_a_killed_run_keeps_its_results_and_continues(tmp_path: Path) -> None:
     wait_for(kept.count(b"\n") + 1)
     code, said = end(second, signal.SIGINT)
     assert code == 130
-    assert "(--resume)" in said
+    assert "continue with --resume" in said
     assert journal.read_bytes().startswith(kept[: kept.rfind(b"\n") + 1])
