@@ -102,7 +102,7 @@ def train(kind: str, lengths: Sequence[int], seed: int, steps: int, count: int) 
 
 @torch.no_grad()
 def evaluate(model: NeedleNet, n: int, count: int) -> dict[str, float]:
-    """Measure the accuracy, and the share of needles among the leaders of the last pool."""
+    """Measure the accuracy, and the share of the needles that are leaders after the last pool."""
     model.eval()
     generator = torch.Generator().manual_seed(0)
     right, found = 0, 0
