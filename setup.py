@@ -1,4 +1,4 @@
-"""Builds the native kernels beside the Python code. Everything else about the package is in pyproject.toml.
+"""Builds the C++ kernels beside the Python code. Everything else about the package is in pyproject.toml.
 
 They are compiled against the torch that is installed, so build without isolation: `pip install --no-build-isolation .`
 Without torch or a compiler the package is installed without them and works in plain PyTorch; KNOCKOUT_REQUIRE_NATIVE=1
@@ -34,8 +34,8 @@ if SANITIZERS:
 def without(reason: str) -> None:
     """Install without the kernels, and say so."""
     if REQUIRED:
-        sys.exit(f"knockout: the native kernels are required, but {reason}")
-    print(f"knockout: installed without the native kernels, because {reason}", file=sys.stderr)
+        sys.exit(f"knockout: the C++ kernels are required, but {reason}")
+    print(f"knockout: installed without the C++ kernels, because {reason}", file=sys.stderr)
 
 
 try:

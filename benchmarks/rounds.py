@@ -12,7 +12,7 @@ from benchmarks.common import HARD, Size, draw, pass_rows, soft
 from benchmarks.registry import Benchmark, Effort, Row
 from harness.timing import hard_topk, passes
 from knockout.boost import Relative
-from knockout.eval.rounds import round_by_round
+from evals.reproduce.rounds import round_by_round
 
 BOOST = Relative(4)
 SOFT, ROUNDS = "knockout.topk", "round by round"

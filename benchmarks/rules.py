@@ -20,12 +20,12 @@ from torch.testing import assert_close
 import knockout
 from benchmarks.common import Size, draw
 from benchmarks.registry import Benchmark, Effort, Row
+from evals.arena.boosts import CONDITIONS
+from evals.arena.learning import NEEDS_DATA, train
+from evals.arena.methods import Select
+from harness import fashion_mnist
 from knockout import methods
 from knockout.boost import Boost, Pairs, Relative
-from knockout.eval import fashion
-from knockout.eval.arena.boosts import CONDITIONS
-from knockout.eval.arena.contestants import Select
-from knockout.eval.arena.learning import NEEDS_DATA, train
 from knockout.nn import Sharpen, TopK
 
 Scale = Callable[[Tensor, Tensor], Tensor]  # gaps (..., pairs), the scale of the round before (..., 1) -> (..., 1)
@@ -145,7 +145,7 @@ def sharpen(unit: float, part: float) -> Boost:
 
 
 def _data() -> Path | None:
-    return fashion.DEBIAN if fashion.DEBIAN.exists() else None
+    return fashion_mnist.DEBIAN if fashion_mnist.DEBIAN.exists() else None
 
 
 BENCHMARK = Rules()

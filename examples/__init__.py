@@ -1,1 +1,1 @@
-"""Worked examples on real data; each runs as ``python -m examples.NAME`` from the project's root."""
+"""Examples, each run as ``python -m examples.NAME`` from the root of the repository. Not installed."""

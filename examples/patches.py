@@ -1,12 +1,13 @@
 """Which patches of an image to look at: a small vision transformer on Fashion-MNIST that keeps 49 or 12 of 196 tokens.
 
-A token stands for 2 x 2 pixels, and sees one more on each side. After the first of six encoder layers the tokens are
-pooled, in six ways; the other layers see what is left. Everything else is the same.
+A token stands for 2 x 2 pixels, and covers one more on each side. After the first of six encoder layers the tokens are
+pooled, in one of several ways; the other layers see the tokens that are left. Everything else is the same.
 """
 
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import adaptive_avg_pool2d, cross_entropy
 
-from examples import rivals
-from examples.laboratory import carry_out, console, guarded, learn, optimizer_for, parser, show, spread, times
-from knockout.eval import fashion
-from knockout.eval.journal import Rows
+from examples import baselines, common
+from harness import fashion_mnist
+from harness.command import UsageError, run_command
+from harness.journal import Rows
 from knockout.nn import PyramidEncoder, Sharpen, TokenPool, evaluate_hard
 
 SIDE = 14
@@ -30,32 +31,29 @@ NO_POOLING = "no pooling"
 
 
 def cells(k: int) -> Tensor:
-    """The weights (k, 196) of a mean over k cells of the image, as square as can be."""
+    """Compute the weights (k, 196) of the means over k cells of the image, as square as possible."""
     height = max(side for side in range(1, math.isqrt(k) + 1) if k % side == 0)
     each = torch.eye(TOKENS).view(TOKENS, SIDE, SIDE)
     return adaptive_avg_pool2d(each, (height, k // height)).flatten(1).T
 
 
-POOLS = rivals.pools(cells)
+POOLS = baselines.pools(cells)
 
 
 class PatchNet(nn.Module):
-    """Images (batch, 28, 28) to logits (batch, 10), with a pool of some kind that leaves k tokens; k = 196: none."""
+    """Images (batch, 28, 28) to logits (batch, 10), with a pool that leaves k tokens; without one for k = 196."""
 
     def __init__(self, pool: Callable[..., TokenPool], k: int) -> None:
         super().__init__()
         self.stem = nn.Conv2d(1, DIM, 4, stride=2, padding=1)
         self.position = nn.Parameter(0.02 * torch.randn(TOKENS, DIM))
-        layers = [
-            nn.TransformerEncoderLayer(DIM, HEADS, 2 * DIM, 0.0, "gelu", batch_first=True, norm_first=True)
-            for _ in range(LAYERS)
-        ]
+        layers = common.encoder_layers(DIM, HEADS, LAYERS)
         self.encoder = PyramidEncoder(layers, {0: k} if k < TOKENS else {}, pool=pool)
         self.norm = nn.LayerNorm(DIM)
         self.head = nn.Linear(DIM, 10)
 
     def tokens(self, images: Tensor) -> Tensor:
-        """What the encoder starts from: (batch, 196, DIM)."""
+        """Compute the input of the encoder (batch, 196, DIM)."""
         made: Tensor = self.stem(images.unsqueeze(1))
         return made.flatten(2).transpose(1, 2) + self.position
 
@@ -66,19 +64,19 @@ class PatchNet(nn.Module):
 
 
 def make(kind: str, k: int, seed: int) -> PatchNet:
-    """The same start for every kind of pooling."""
+    """Make a network, with the same initial weights for every kind of pooling."""
     torch.manual_seed(seed)
     return PatchNet(POOLS.get(kind, TokenPool), k)
 
 
 def train(kind: str, k: int, seed: int, images: int, tested: int, data: Path, keep: Path) -> Rows:
     """Train one network on so many images, and test it."""
-    training, test = fashion.load(data)
-    test = fashion.Split(test.images[:tested], test.labels[:tested])
+    training, test = fashion_mnist.load(data)
+    test = fashion_mnist.Split(test.images[:tested], test.labels[:tested])
     model = make(kind, k, seed)
     steps = max(1, images // BATCH)
-    optimizer, rate = optimizer_for(model, RATE, steps)
-    # Sharp at half-time: what is chosen has settled while the learning rate is still high enough to make use of it.
+    optimizer, rate = common.optimizer_for(model, RATE, steps)
+    # Sharp after half of the steps: the selection is settled while the learning rate is still high enough to use it.
     boost = Sharpen(model, max(1, steps // 2), start=1.0, end=4.0) if kind == "knockout" else None
     generator = torch.Generator().manual_seed(seed)
     order = torch.cat(
@@ -86,7 +84,9 @@ def train(kind: str, k: int, seed: int, images: int, tested: int, data: Path, ke
     )
     for step in range(steps):
         batch = order[step * BATCH : (step + 1) * BATCH]
-        learn(cross_entropy(model(training.images[batch]), training.labels[batch]), optimizer, rate, boost)
+        common.training_step(
+            cross_entropy(model(training.images[batch]), training.labels[batch]), optimizer, rate, boost
+        )
     if kind == "knockout":
         torch.save(model.state_dict(), keep / f"{kind} {k} {seed}.pt")
     row: dict[str, Any] = {"kind": kind, "k": k, "seed": seed, "accuracy": accuracy(model, test)}
@@ -97,8 +97,8 @@ def train(kind: str, k: int, seed: int, images: int, tested: int, data: Path, ke
 
 
 @torch.no_grad()
-def accuracy(model: PatchNet, split: fashion.Split) -> float:
-    """The share of images that are classified rightly."""
+def accuracy(model: PatchNet, split: fashion_mnist.Split) -> float:
+    """Measure the share of images that are classified correctly."""
     model.eval()
     right = 0
     for images, labels in zip(split.images.split(250), split.labels.split(250), strict=True):
@@ -106,8 +106,8 @@ def accuracy(model: PatchNet, split: fashion.Split) -> float:
     return right / len(split.images)
 
 
-def picture(path: Path, models: dict[int, PatchNet], split: fashion.Split, count: int = 10) -> None:
-    """What was kept of some test images, one of each class: the mass of each patch."""
+def draw_kept_patches(path: Path, models: dict[int, PatchNet], split: fashion_mnist.Split, count: int = 10) -> None:
+    """Draw what is kept of some test images, one of each class: the mass of each patch."""
     from matplotlib.figure import Figure
 
     chosen = torch.stack(
@@ -134,18 +134,23 @@ def picture(path: Path, models: dict[int, PatchNet], split: fashion.Split, count
 
 
 def main() -> None:
-    """Train, time, tell."""
-    options = parser(__doc__ or "", "patches")
-    options.add_argument("--data", type=Path, default=fashion.DEBIAN, help="folder with the four idx files")
-    options.add_argument("--images", type=int, default=40000, help="that each network is trained on")
+    """Train and time all networks, show the results."""
+    options = common.training_parser("patches", __doc__)
+    options.add_argument(
+        "--data", type=Path, default=fashion_mnist.DEBIAN, metavar="DIR", help="folder of Fashion-MNIST's four files"
+    )
+    options.add_argument("--images", type=int, default=40000, help="training images of each network (%(default)s)")
     chosen = options.parse_args()
-    _, test = fashion.load(chosen.data)  # before anything is begun
+    try:
+        _, test = fashion_mnist.load(chosen.data)  # fail before anything is written
+    except (OSError, ValueError) as error:
+        raise UsageError(f"--data: {error}") from None
     images, tested, seeds, seconds = chosen.images, len(test.images), chosen.seeds, 20.0
     lengths = [49, 12]
     if chosen.quick:
         images, tested, seeds, seconds, lengths = BATCH, 50, 1, 0.1, [12]
     kinds = [(NO_POOLING, TOKENS), *((kind, k) for k in lengths for kind in POOLS)]
-    works = {
+    arguments = {
         f"train {kind} {k} {seed}": {
             "kind": kind, "k": k, "seed": seed, "images": images, "tested": tested,
             "data": chosen.data, "keep": chosen.out,
@@ -154,10 +159,10 @@ def main() -> None:
         for kind, k in kinds
     }  # fmt: skip
     settings = {"example": "patches", "images": images, "rate": RATE}
-    journal = carry_out(train, works, chosen.out, settings, chosen.workers)
+    journal = common.measure_all(train, arguments, chosen.out, settings, chosen.workers)
     rows = journal.of("train")
     batch = torch.randn(BATCH, 28, 28), torch.randint(10, (BATCH,))
-    taken = times({f"{kind} {k}": make(kind, k, 0) for kind, k in kinds}, *batch, seconds)
+    taken = common.milliseconds({f"{kind} {k}": make(kind, k, 0) for kind, k in kinds}, *batch, seconds)
     _, unpooled = taken[f"{NO_POOLING} {TOKENS}"]
     table = []
     for kind, k in kinds:
@@ -165,26 +170,26 @@ def main() -> None:
         hard = [row["hard"] for row in runs if "hard" in row]
         learning, inference = taken[f"{kind} {k}"]
         table.append([
-            kind, str(k), spread([row["accuracy"] for row in runs], 2), spread(hard, 2) if hard else "",
+            kind, str(k), common.spread([row["accuracy"] for row in runs], 2), common.spread(hard, 2) if hard else "",
             f"{learning:.2f}", f"{inference:.2f}", f"{unpooled / inference:.1f}",
         ])  # fmt: skip
     columns = [
         "pooling",
         "tokens",
         "test accuracy, %",
-        "chosen hard, %",
-        "training, ms an image",
-        "inference, ms an image",
+        "hard selection, %",
+        "training, ms per image",
+        "inference, ms per image",
         "faster",
     ]
-    show(f"Fashion-MNIST, {images} images, {seeds} seeds", columns, table, chosen.out)
+    common.show_table(f"Fashion-MNIST, {images} images, {seeds} seeds", columns, table, chosen.out)
     models = {}
     for k in lengths:
         models[k] = make("knockout", k, 0)
         models[k].load_state_dict(torch.load(chosen.out / f"knockout {k} 0.pt", weights_only=True))
-    picture(chosen.out / "patches.png", models, test)
-    console.print(f"the patches that were kept: {chosen.out / 'patches.png'}")
+    draw_kept_patches(chosen.out / "patches.png", models, test)
+    common.screen.print(f"the patches that were kept: {chosen.out / 'patches.png'}")
 
 
 if __name__ == "__main__":
-    guarded(main)
+    sys.exit(run_command("examples.patches", main))

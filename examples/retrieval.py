@@ -1,18 +1,18 @@
-"""Retrieval from more than memory should hold: which 16 of ten million vectors in a file belong to a question, learned.
+"""Retrieval from a file larger than memory: learn which 16 of ten million vectors belong to a question.
 
-Among n candidates, 64 numbers each and nearly all of them noise, lie topics: 16 vectors around a centre. A question is
-about a topic, but does not show it: the centre has eight degrees of freedom, and what is observed is a mixture of these
-in 32 numbers, with noise. A small network makes a query of it, scores are dot products with all candidates, the best 16
-are selected softly, and the loss is how far the vectors that come back point from the topic's centre. Nobody tells
-which candidates are the right ones: the gradient goes through the selection into the query.
+Among n candidates, vectors of 64 numbers and nearly all of them noise, are topics: 16 vectors around a center each. The
+center of a topic has eight degrees of freedom, and a question about it is a noisy mixture of these in 32 numbers. A
+small network computes a query from the question, scores are dot products with all candidates, the best 16 are selected
+softly, and the loss is the mean cosine distance of the selected vectors from the center of the topic. The network is
+not told which candidates are the right ones: the gradient reaches the query through the selection.
 
-Candidates stay in their file. Scores are computed chunk by chunk, and once more in the backward pass; of the values,
-the rows that carry weight are read.
+Candidates stay in their file. Scores are computed chunk by chunk, and again in the backward pass; only value rows with
+a weight are read.
 """
 
 from __future__ import annotations
 
-import argparse
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -27,41 +27,42 @@ from torch.nn.functional import cosine_similarity, normalize
 from torch.utils.checkpoint import checkpoint
 
 import knockout
-from benchmarks.timing import peak
-from examples.laboratory import console, guarded, learn, optimizer_for, show
+from examples.common import notes, optimizer_for, parser, screen, show_table, training_step
+from harness.command import UsageError, run_command, whole_number
+from harness.memory import peak_resident, reset_peak_resident
 from knockout.nn import Sharpen, TopK, evaluate_hard
 
 DIM, K = 64, 16
-DEGREES, OBSERVED, NOISE = 8, 32, 0.1  # of a topic; numbers of a question; what is in them besides
-CLOSE = 0.95  # cosine of a topic's vectors with its centre
+DEGREES, OBSERVED, NOISE = 8, 32, 0.1  # degrees of freedom of a topic, size of a question, noise in it
+CLOSE = 0.95  # cosine of a topic's vectors with its center
 TESTED = 32  # topics that are never trained on
 RATE = 6e-3
-EVERY = 5  # steps after which the training is kept
-CHUNK = 2**18  # candidates that are made, or scored, at a time: 64 MiB
-FORMAT = 1  # of the file: to be raised when other candidates would be made
+EVERY = 5  # steps between two checkpoints of the training
+CHUNK = 2**18  # candidates that are generated, or scored, at a time: 64 MiB
+FORMAT = 1  # version of the file, to be changed when other candidates are generated
 
 
 class Topics(NamedTuple):
-    """What the questions are about."""
+    """The topics of the questions."""
 
-    centre: Tensor  # (topics, DIM), of length 1
+    center: Tensor  # (topics, DIM), of length 1
     shown: Tensor  # (topics, OBSERVED): a question without noise
     place: Tensor  # (topics, K): which candidates belong to it
 
     def ask(self, which: Tensor, generator: torch.Generator) -> Tensor:
-        """A question (..., OBSERVED) about each of these topics."""
+        """Draw a question (..., OBSERVED) about each of these topics."""
         return self.shown[which] + NOISE * torch.randn(*which.shape, OBSERVED, generator=generator)
 
 
 def draw_topics(n: int, count: int, seed: int) -> Topics:
-    """So many topics, at places of their own among n candidates."""
+    """Draw topics, and different places for their vectors among n candidates."""
     generator = torch.Generator().manual_seed(seed)
     state = normalize(torch.randn(count, DEGREES, generator=generator), dim=1)
     meaning = torch.linalg.qr(torch.randn(DIM, DEGREES, generator=generator)).Q
     mixture = torch.randn(OBSERVED, DEGREES, generator=generator)
-    # Any different places will do: one in each of so many equal stretches.
-    stretch = n // (count * K)
-    place = torch.arange(count * K) * stretch + torch.randint(stretch, (count * K,), generator=generator)
+    # One place in each of count * K equal intervals.
+    interval = n // (count * K)
+    place = torch.arange(count * K) * interval + torch.randint(interval, (count * K,), generator=generator)
     place = place[torch.randperm(count * K, generator=generator)].reshape(count, K)
     return Topics(state @ meaning.T, state @ mixture.T, place)
 
@@ -74,46 +75,46 @@ class Candidates:
     n: int
 
     def rows(self) -> np.memmap[Any, Any]:
-        """All of them, for a selection to read from."""
+        """Map the file, for a selection to read from."""
         return np.memmap(self.path, np.float32, "r", shape=(self.n, DIM))
 
     def scores(self, query: Tensor) -> Iterator[Tensor]:
-        """Scores (..., chunk) of a query (..., DIM), one chunk of candidates after the other.
+        """Compute scores (..., chunk) of a query (..., DIM), chunk by chunk of the candidates.
 
-        Autograd would keep what a product was made of, and so, in the end, the whole file. A checkpoint keeps the
-        query, and reads the chunk again.
+        Autograd would keep the factors of each product, and so in the end the whole file. A checkpoint keeps only the
+        query, and reads the chunk again in the backward pass.
         """
         for start in range(0, self.n, CHUNK):
             yield checkpoint(self._score, query, start, use_reentrant=False, preserve_rng_state=False)
 
     def _score(self, query: Tensor, start: int) -> Tensor:
-        # Mapped anew for every chunk: what was touched of a mapping counts as memory of the process until it is gone.
-        # As a copy on write, because PyTorch warns of arrays that cannot be written to; nobody writes.
+        # A new mapping for each chunk: pages that were read count as memory of the process until it is closed.
+        # Copy on write, because PyTorch warns of read-only arrays; nothing is written.
         shape = (min(CHUNK, self.n - start), DIM)
         chunk = np.memmap(self.path, np.float32, "c", offset=start * DIM * 4, shape=shape)
         return query @ torch.from_numpy(chunk).T
 
 
 def make_candidates(folder: Path, n: int, topics: Topics, seed: int) -> Candidates:
-    """The file, made if it is not there; it gets its name only when it is whole."""
+    """Generate the file unless it exists; it gets its name only when it is complete."""
     path = folder / f"candidates-{FORMAT}-{n}-{len(topics.place)}-{seed}.f32"
     if path.exists() and path.stat().st_size == n * DIM * 4:
-        console.print(f"candidates as they are in {path}", highlight=False)
+        notes.print(f"using the candidates in {path}", highlight=False)
         return Candidates(path, n)
     folder.mkdir(parents=True, exist_ok=True)
     place, order = topics.place.flatten().sort()
     topic = order // K
     unfinished = path.with_suffix(".unfinished")
     try:
-        with Progress(console=console) as progress, unfinished.open("wb") as file:
+        with Progress(console=notes) as progress, unfinished.open("wb") as file:
             for start in progress.track(range(0, n, CHUNK), description="candidates"):
                 generator = torch.Generator().manual_seed(seed * 2**32 + start + 1)
                 chunk = torch.randn(min(CHUNK, n - start), DIM, generator=generator)
                 first, last = torch.searchsorted(place, torch.tensor([start, start + len(chunk)])).tolist()
                 mine = place[first:last] - start
-                # As long as the others, and close to the centre.
+                # As long as the other candidates, and close to the center.
                 aside = normalize(chunk[mine], dim=1) * (1 - CLOSE**2) ** 0.5
-                chunk[mine] = DIM**0.5 * (CLOSE * topics.centre[topic[first:last]] + aside)
+                chunk[mine] = DIM**0.5 * (CLOSE * topics.center[topic[first:last]] + aside)
                 file.write(chunk.numpy().data)
         unfinished.replace(path)
     finally:
@@ -131,41 +132,41 @@ class Retriever(nn.Module):
         self.topk = TopK(K)
 
     def forward(self, question: Tensor) -> knockout.functional.TopKResult:
-        query = normalize(self.query(question), dim=-1)  # so scores are of the order of 1, the unit of the boost
+        query = normalize(self.query(question), dim=-1)  # so that scores are of the order of 1, the unit of the boost
         out: knockout.functional.TopKResult = self.topk(self.candidates.rows(), self.candidates.scores(query))
         return out
 
 
-def distance(values: Tensor, centre: Tensor) -> Tensor:
-    """How far the retrieved vectors point from the centre: 0 if they do not, 1 if at a right angle, on average."""
-    return (1 - cosine_similarity(values, centre.unsqueeze(-2), dim=-1)).mean()
+def distance(values: Tensor, center: Tensor) -> Tensor:
+    """Compute the mean cosine distance of the retrieved vectors from the center: 0 if parallel, 1 if orthogonal."""
+    return (1 - cosine_similarity(values, center.unsqueeze(-2), dim=-1)).mean()
 
 
 def train(model: Retriever, topics: Topics, steps: int, batch: int, seed: int) -> None:
-    """From a boost of 1, soft enough to hear of many candidates, to one of 4, for choosing.
+    """Train with a boost from 1, which gives many candidates a gradient, to 4, which selects sharply.
 
-    How far it has come is kept beside the candidates, every few steps: who was stopped goes on from there.
+    A checkpoint beside the candidates, written every few steps, lets an interrupted training continue.
     """
     optimizer, rate = optimizer_for(model, RATE, steps)
     boost = Sharpen(model, steps, start=1.0, end=4.0, hold=0.25)
     generator = torch.Generator().manual_seed(seed + 1)
     parts: dict[str, Any] = {"model": model, "optimizer": optimizer, "rate": rate, "boost": boost}
-    settings, begun = [model.candidates.n, len(topics.centre), steps, batch, seed], 0
+    settings, start = [model.candidates.n, len(topics.center), steps, batch, seed], 0
     path = model.candidates.path.with_suffix(".training")
     kept = torch.load(path, weights_only=True) if path.exists() else {}
     if kept.get("settings") == settings:
         for name, part in parts.items():
             part.load_state_dict(kept[name])
         generator.set_state(kept["generator"])
-        begun = kept["step"]
-        console.print(f"going on with step {begun} of {steps}")
-    with Progress(console=console) as progress:
-        task = progress.add_task("training", total=steps, completed=begun)
-        for step in range(begun, steps):
-            which = torch.randint(len(topics.centre) - TESTED, (batch,), generator=generator)
+        start = kept["step"]
+        notes.print(f"resuming: {start} of {steps} steps are already done")
+    with Progress(console=notes) as progress:
+        task = progress.add_task("training", total=steps, completed=start)
+        for step in range(start, steps):
+            which = torch.randint(len(topics.center) - TESTED, (batch,), generator=generator)
             out = model.train()(topics.ask(which, generator))
-            loss = distance(out.values, topics.centre[which])
-            learn(loss, optimizer, rate, boost)
+            loss = distance(out.values, topics.center[which])
+            training_step(loss, optimizer, rate, boost)
             progress.update(task, advance=1)
             if step % EVERY == EVERY - 1:
                 state = {name: part.state_dict() for name, part in parts.items()}
@@ -173,74 +174,75 @@ def train(model: Retriever, topics: Topics, steps: int, batch: int, seed: int) -
                 torch.save(state, path.with_suffix(".unfinished"))
                 path.with_suffix(".unfinished").replace(path)
             if step % max(1, steps // 10) == 0:
-                progress.console.print(f"step {step}: distance {loss.item():.3f}, boost {model.topk.sharpness:.2f}")
+                notes.print(f"step {step}: distance {loss.item():.3f}, boost {model.topk.sharpness:.2f}")
     path.unlink(missing_ok=True)
 
 
 @torch.no_grad()
-def judged(model: Retriever, topics: Topics, batch: int) -> tuple[float, float]:
-    """Chosen hard, for topics that were not trained on: the recall of their vectors, and the distance."""
+def evaluate(model: Retriever, topics: Topics, batch: int) -> tuple[float, float]:
+    """Measure recall and distance of a hard selection, for topics that were not trained on."""
     generator = torch.Generator().manual_seed(0)
-    found, far = 0.0, 0.0
-    with Progress(console=console) as progress, evaluate_hard(model):
-        which = torch.arange(len(topics.centre) - TESTED, len(topics.centre))
+    recall, far = 0.0, 0.0
+    with Progress(console=notes) as progress, evaluate_hard(model):
+        which = torch.arange(len(topics.center) - TESTED, len(topics.center))
         for some in progress.track(which.split(batch), description="testing"):
             out = model.eval()(topics.ask(some, generator))
-            found += recalled(out.indices, topics.place[some]) * len(some)
-            far += distance(out.values, topics.centre[some]).item() * len(some)
-    return found / TESTED, far / TESTED
+            recall += recall_of(out.indices, topics.place[some]) * len(some)
+            far += distance(out.values, topics.center[some]).item() * len(some)
+    return recall / TESTED, far / TESTED
 
 
-def recalled(chosen: Tensor, place: Tensor) -> float:
-    """How many of the right candidates (batch, K) are among the chosen ones (batch, K)."""
+def recall_of(chosen: Tensor, place: Tensor) -> float:
+    """Compute the share of the right candidates (batch, K) among the selected ones (batch, K)."""
     return (place.unsqueeze(-1) == chosen.unsqueeze(-2)).any(dim=-1).float().mean().item()
 
 
 def main() -> None:
-    """Make candidates, train, tell."""
-    options = argparse.ArgumentParser(prog="python -m examples.retrieval", description=__doc__)
-    options.add_argument("--out", type=Path, default=Path("build/examples/retrieval"), help="where the file is kept")
-    options.add_argument("--quick", action="store_true", help="seconds: shows that it runs, not what it shows")
-    options.add_argument("--candidates", type=int, default=10**7, help="256 bytes each, on disk")
-    options.add_argument("--topics", type=int, default=100, help=f"{TESTED} of them for the test")
-    options.add_argument("--steps", type=int, default=60, help="of training")
-    options.add_argument("--batch", type=int, default=2, help="questions a step; some 600 MB each at 10^7 candidates")
-    options.add_argument("--seed", type=int, default=0, help="of the candidates, and of the training")
+    """Generate candidates, train, show the results."""
+    options = parser("retrieval", __doc__)
+    options.add_argument("--candidates", type=int, default=10**7, help="256 bytes each, on disk (%(default)s)")
+    options.add_argument("--topics", type=int, default=100, help=f"{TESTED} of them for the test (%(default)s)")
+    options.add_argument("--steps", type=whole_number(1, 10**6), default=60, help="training steps (%(default)s)")
+    options.add_argument(
+        "--batch",
+        type=whole_number(1, 10**6),
+        default=2,
+        help="questions per step; some 600 MB each at 10^7 candidates",
+    )
+    options.add_argument(
+        "--seed", type=whole_number(0, 2**31 - 1), default=0, help="seed of candidates and training (%(default)s)"
+    )
     chosen = options.parse_args()
     n, steps, batch = chosen.candidates, chosen.steps, chosen.batch
     if chosen.quick:
         n, steps = min(n, 10_000), min(steps, 2)
-    if steps < 1 or batch < 1 or not 0 <= chosen.seed < 2**31:
-        raise ValueError(
-            f"--steps and --batch must be at least 1, --seed at least 0; got {steps}, {batch}, {chosen.seed}"
-        )
     if chosen.topics <= TESTED or n < chosen.topics * K:
-        raise ValueError(
+        raise UsageError(
             f"--topics must be more than {TESTED}, and --candidates {K} times as many; got {chosen.topics} and {n}"
         )
     topics = draw_topics(n, chosen.topics, chosen.seed)
     candidates = make_candidates(chosen.out, n, topics, chosen.seed)
     torch.manual_seed(chosen.seed)
     model = Retriever(candidates)
-    peak(anew=True)
-    before = judged(model, topics, batch)
+    reset_peak_resident()
+    before = evaluate(model, topics, batch)
     begin = time.perf_counter()
     train(model, topics, steps, batch, chosen.seed)
     seconds = time.perf_counter() - begin
-    after = judged(model, topics, batch)
+    after = evaluate(model, topics, batch)
     rows = [
         [name, f"{100 * recall:.1f}", f"{far:.3f}"]
         for name, (recall, far) in {"untrained": before, f"after {steps} steps": after}.items()
     ]
     title = f"{K} of {n:,} candidates, for topics not trained on"
-    show(title, ["query", f"recall of the topic's {K}, %", "distance from its centre"], rows, chosen.out)
+    show_table(title, ["query", f"recall of the topic's {K}, %", "distance from its center"], rows, chosen.out)
     gigabytes = candidates.path.stat().st_size / 1e9
-    console.print(
-        f"{seconds:.0f} s of training, {seconds / steps:.1f} s a step; at most {peak() / 1024:.2f} GiB of memory, "
-        f"candidates of {gigabytes:.2f} GB",
+    screen.print(
+        f"{seconds:.0f} s of training, {seconds / steps:.1f} s per step; at most {peak_resident() / 2**30:.2f} GiB of "
+        f"memory, candidates of {gigabytes:.2f} GB",
         highlight=False,
     )
 
 
 if __name__ == "__main__":
-    guarded(main)
+    sys.exit(run_command("examples.retrieval", main))

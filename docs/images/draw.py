@@ -1,4 +1,4 @@
-"""Draws the README's picture: what a selection looks like, and what the boost does to its quality."""
+"""Draw the figures of the README, with ``python -m docs.images.draw`` from the root of the repository."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ import torch
 from matplotlib.axes import Axes
 
 import knockout
-from knockout.eval.claims import by_cell
-from knockout.eval.journal import Journal
-from knockout.eval.published import published
+from evals.reproduce.claims import by_cell
+from evals.reproduce.grid import CELLS
+from evals.reproduce.published import published
+from harness.journal import Journal
 from knockout.ops.reference.tournament import rounds_of
 
 INK, BLUE, ORANGE, GREY = "#1b1b2f", "#1f5fbf", "#d9622b", "#8a8f98"
 
 
 def weights(axes: list[Axes]) -> None:
-    """24 candidates, 4 slots, three boosts."""
+    """Draw the weights of 24 candidates in 4 slots, for three boosts."""
     scores = torch.rand(24, generator=torch.Generator().manual_seed(3))
     axes[0].bar(range(24), scores, color=GREY, width=0.8)
     best = torch.topk(scores, 4).indices
@@ -43,9 +44,9 @@ def weights(axes: list[Axes]) -> None:
 
 
 def rounds(axis: Axes) -> None:
-    """nCCS at k = 2 over n: published, and ours."""
+    """Draw nCCS at k = 2 over n, published and ours."""
     theirs, k = published(), 2
-    sizes = [2**i for i in range(4, 15)]
+    sizes = [n for n, size in CELLS if size == k]
     cells = Journal.read(Path(__file__).parent.parent / "reproduction" / "results.jsonl").of("cell")
     sharp, default = (by_cell(cells, method, "nccs") for method in ("Relative(16)", "Relative(4)"))
     x = [rounds_of(n, k) for n in sizes]
@@ -55,8 +56,8 @@ def rounds(axis: Axes) -> None:
         ("published: halving, Power(20)", [theirs["halving", n, k].nccs for n in sizes], ORANGE, "--", "^"),
         ("published: iterative softmax", [theirs["iterative", n, k].nccs for n in sizes], GREY, ":", "x"),
     ]
-    for label, y, colour, style, marker in lines:
-        axis.plot(x, y, style, color=colour, marker=marker, markersize=5, label=label)
+    for label, y, color, style, marker in lines:
+        axis.plot(x, y, style, color=color, marker=marker, markersize=5, label=label)
     axis.set_ylim(0, 1.03)
     axis.set_xticks(x, [f"{rounds_of(n, k)}\n{n}" if i % 2 == 0 else "" for i, n in enumerate(sizes)])
     axis.set_xlabel("rounds, and n, at k = 2")
@@ -67,14 +68,14 @@ def rounds(axis: Axes) -> None:
 
 
 def bracket() -> None:
-    """A tournament of sixteen for four slots."""
+    """Draw the bracket of a tournament of 16 candidates for 4 slots."""
     scores = torch.rand(16, generator=torch.Generator().manual_seed(4))
     axes = knockout.plot.bracket(knockout.select(scores, k=4, boost=1.0), names="ABCDEFGHIJKLMNOP")
     axes.figure.savefig(Path(__file__).parent / "bracket.png", dpi=110)
 
 
 def main() -> None:
-    """Draw and save."""
+    """Draw and save all figures."""
     bracket()
     plt.rcParams.update({"font.size": 9, "text.color": INK, "axes.labelcolor": INK, "axes.titlesize": 10})
     figure = plt.figure(figsize=(10, 3.6), layout="constrained")

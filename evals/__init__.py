@@ -1,0 +1,1 @@
+"""Evaluations of the library: ``python -m evals reproduce`` and ``python -m evals arena``. Not installed with it."""

@@ -1,0 +1,1 @@
+"""The paper's evaluation, measured again: ``python -m evals reproduce``."""

@@ -1,1 +1,0 @@
-"""The arena: every method on shared tasks. The command is ``knockout arena``."""
