@@ -41,7 +41,7 @@ lint: $(READY) ## formatting, lint, types
 	$(BIN)/clang-format --dry-run --Werror $(CPP)
 	$(BIN)/mypy
 
-format: $(READY) ## mend what lint can mend
+format: $(READY) ## fix what lint can fix
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 	$(BIN)/clang-format -i $(CPP)

@@ -22,7 +22,9 @@ with warnings.catch_warnings(record=True) as caught:
     exec(example[1], {})
 
 has_kernels = not knockout.backends.why_not("cpu")
-assert has_kernels == (expected == "with-kernels"), f"{expected}, but why_not says: {knockout.backends.why_not('cpu')!r}"
+assert has_kernels == (expected == "with-kernels"), (
+    f"{expected}, but why_not says: {knockout.backends.why_not('cpu')!r}"
+)
 told = [str(each.message) for each in caught if "pip install" in str(each.message)]
 assert len(told) == (0 if has_kernels else 1), f"one warning if the kernels are missing, else none; got {told}"
 

@@ -10,9 +10,9 @@ from torch.testing import assert_close
 
 from benchmarks.common import HARD, Size, draw, pass_rows, soft
 from benchmarks.registry import Benchmark, Effort, Row
+from evals.reproduce.rounds import round_by_round
 from harness.timing import hard_topk, passes
 from knockout.boost import Relative
-from evals.reproduce.rounds import round_by_round
 
 BOOST = Relative(4)
 SOFT, ROUNDS = "knockout.topk", "round by round"

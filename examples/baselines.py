@@ -56,7 +56,8 @@ def average(weights: Tensor) -> Method:
         assert weights.shape == (k, scores.shape[-1])
         weight = weights.to(scores).expand(*scores.shape[:-1], -1, -1)
         leader = weight.argmax(dim=-1)
-        return Selection(FixedWeights(scores.shape[-1], k, weight), leader, torch.ones_like(leader) > 0, scores.dtype)
+        plan = FixedWeights(scores.shape[-1], torch.ones_like(scores[..., :1], dtype=torch.bool), k, weight)
+        return Selection(plan, leader, torch.ones_like(leader, dtype=torch.bool), scores.dtype)
 
     return method
 
@@ -67,7 +68,7 @@ class FixedWeights(DensePlan):
 
     weight: Tensor  # (*batch, k, n)
 
-    def rows(self, start: int, stop: int) -> Tensor:
+    def slot_weights(self, start: int, stop: int) -> Tensor:
         return self.weight[..., start:stop, :]
 
     def scores(self) -> Tensor:

@@ -14,8 +14,8 @@ from harness.journal import Rows
 from harness.timing import timed
 from knockout.boost import Boost, Fixed, Pairs, Power
 from knockout.candidates import candidates
-from knockout.quota import Quota
 from knockout.ops.reference.tournament import rounds_of, tournament
+from knockout.quota import Quota
 
 Sort = Callable[[Tensor], tuple[Tensor, Tensor]]
 

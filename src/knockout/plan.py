@@ -101,7 +101,8 @@ class SparsePlan(Plan):
         return torch.where(self.valid, mass, torch.nan)
 
     def support(self) -> Tensor:
-        return (self.weight != 0).sum(dim=-1)
+        # An invalid row's weights are NaN also in its padding, which is as long as the longest slot of the batch.
+        return torch.where(self.valid, (self.weight != 0).sum(dim=-1), 0)
 
     def entropy(self) -> Tensor:
         carried = self.support().unsqueeze(-1)
@@ -154,7 +155,7 @@ class DensePlan(Plan):
         return mass
 
     def support(self) -> Tensor:
-        return self._all(lambda weight: (weight != 0).sum(dim=-1), dim=-1)
+        return torch.where(self.valid, self._all(lambda weight: (weight != 0).sum(dim=-1), dim=-1), 0)
 
     def entropy(self) -> Tensor:
         def each(weight: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ from knockout.distributed.agreement import agree
 from knockout.distributed.call import Call
 from knockout.distributed.dtensor import DTensorLayout, local_part
 from knockout.dtypes import computing_dtype
-from knockout.plan import Plan, SparsePlan, straight_through
+from knockout.plan import Plan, SparsePlan
 from knockout.rows.gather import Progress
 from knockout.rows.sources import RowSource
 from knockout.selection import Selection
@@ -35,13 +35,7 @@ class LocalPlan(Plan):
         self._sparse, self._call = sparse, call
 
     def apply(self, values: Tensor) -> Tensor:
-        plan = self._own_candidates()
-        if not plan.hard:
-            return plan.apply(values)
-        # If the leader is on another rank, this rank shows nothing; a hard SparsePlan would show its next member.
-        leader = plan.member[..., :1]
-        leads = replace(plan, member=leader, weight=(leader < self.n).to(plan.weight.dtype), hard=False)
-        return straight_through(leads.apply(values.detach()), replace(plan, hard=False).apply(values))
+        return self._own_candidates().apply(values)
 
     def read(self, source: RowSource, progress: Progress = None) -> Tensor:
         return self._own_candidates().read(source, progress)

@@ -50,10 +50,10 @@ def choose(scores: Tensor, boost: Boost | None = None) -> str:
         return _forced
     for name, backend in _BEST_FIRST:
         if not backend.refuses(scores, boost):
-            break
-    if name == "reference" and scores.is_cpu and not _warned:
-        _warn()
-    return name
+            if name == "reference" and scores.is_cpu and not _warned:
+                _warn()
+            return name
+    raise AssertionError("the reference refuses no call")
 
 
 def _warn() -> None:

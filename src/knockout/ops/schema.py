@@ -11,7 +11,7 @@ slot:
 ``tournament_backward``  gradients of weight and score -> the gradient of scores (*batch, n)
 ``blend``                values (*rows, n, d), weight and member (*batch, k, m), valid (*batch, 1) -> (*batch, k, d)
 ``spread``               grad (*batch, k, d), weight, member -> (*rows, n, d) = shape
-``match``                grad (*batch, k, d), values (*rows, n, d), member -> (*batch, k, m), float64 if ``float64``, else float32
+``match``                grad (*batch, k, d), values (*rows, n, d), member -> (*batch, k, m), in float32 or float64
 
 *rows has as many dimensions as *batch and broadcasts to it. What the last three compute: autograd/gather.py.
 """

@@ -33,8 +33,8 @@ def blend(
 
     weight and member have shape (*batch, k, m), the leader first; a member of n is padding. ``*rows`` has as many
     dimensions as ``*batch`` and broadcasts to it. ``valid`` (*batch, 1) is False for rows whose result is NaN. With
-    ``hard`` the result is the leaders' value rows; the gradients are the same. The result has the dtype of the values;
-    half types are added up in float32.
+    ``hard`` the result is the leaders' value rows, 0 for a leader that is padding; the gradients are the same. The
+    result has the dtype of the values; half types are added up in float32.
     """
     out: Tensor = apply(_Blend, values, weight, member, valid, hard, backend)
     return out

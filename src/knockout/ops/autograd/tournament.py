@@ -94,9 +94,7 @@ class _Backward(Function):
         settings: _Settings,
     ) -> Tensor:
         backend, numbers, _, _ = settings
-        return BACKENDS[backend].tournament_backward(
-            d_weight, d_score, scores, mask, c_tensor, member, saved, *numbers
-        )
+        return BACKENDS[backend].tournament_backward(d_weight, d_score, scores, mask, c_tensor, member, saved, *numbers)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:

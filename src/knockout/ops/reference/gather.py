@@ -24,8 +24,9 @@ def blend(values: Tensor, weight: Tensor, member: Tensor, valid: Tensor | None, 
     """Weighted sums (*batch, k, d) of values (*rows, n, d), or with ``hard`` the leaders' value rows."""
     rows, table, real = _rows(member, values), _table(values), member < values.shape[-2]
     blended = table[rows[..., 0]] if hard else weighted_sums(table, torch.where(real, weight, 0.0), rows)
-    # An empty slot holds zeros, whatever was looked up for it.
-    blended = torch.where(real.any(dim=-1, keepdim=True), blended, 0.0)
+    # An empty slot holds zeros, whatever was looked up for it; so does a hard one whose leader is padding.
+    filled = real[..., :1] if hard else real.any(dim=-1, keepdim=True)
+    blended = torch.where(filled, blended, 0.0)
     if valid is not None:
         blended = torch.where(valid.unsqueeze(-1), blended, torch.nan)
     return blended.to(values.dtype)

@@ -40,7 +40,7 @@ Tensor blend_of(const Tensor& values, const SlotMembers& slots, const bool* vali
         const auto members = group.members(i);
         if (valid && !valid[(first + i) / slots.k]) {
           std::fill_n(row, d, nan);
-        } else if (members.count == 0) {
+        } else if (members.count == 0 || (hard && slots.leader_is_padding(first + i, n))) {
           std::fill_n(row, d, V(0));
         } else if (hard) {
           std::copy_n(source + members.offset[0], d, row);

@@ -38,6 +38,11 @@ class SlotMembers {
                              : for_each_as<C, int32_t, float>(slot, n, use);
   }
 
+  bool leader_is_padding(int64_t slot, int64_t n) const {
+    const int64_t i = slot * max_members;
+    return (member_is_long_ ? data<int64_t>(member_)[i] : data<int32_t>(member_)[i]) >= n;
+  }
+
   Sizes sizes, batch;
   int64_t k, max_members, rows;
 
