@@ -1,4 +1,10 @@
-// The operators `blend`, `spread` and `match`: the weighted gather and its two derivatives, see knockout/gather.py.
+// The operators `blend`, `spread` and `match`: the weighted gather and its two derivatives.
+//
+// With j = member[s, i], w[s, i] the weights, V the values and G the gradient of the result:
+//
+//   blend    out[s]   = sum over i of w[s, i] V[j]
+//   spread   dV[j]    = w[s, i] G[s]
+//   match    dw[s, i] = <V[j], G[s]>
 #include <algorithm>
 #include <limits>
 #include <optional>
