@@ -13,7 +13,7 @@
 
 namespace knockout {
 
-// The sizes of a row's result, as Quota in knockout/quota.py: all k slots, or, if numerator is not 0, the fraction
+// The sizes of a row's result, as Quota in Python: all k slots, or, if numerator is not 0, the fraction
 // numerator / 2^30 of the row's active candidates, rounded up.
 struct RowShape {
   int64_t n, k, numerator;

@@ -1,16 +1,17 @@
 // The derivative of the rounds of one row.
 //
 // A node has the entries a (better) and b (worse), the share w, the score s, and W, its weight in its slot. With a bar
-// for the derivative of the loss with respect to a number:
+// for the derivative of the loss with respect to a number, and G(x) for the sum, over the members of an entry x, of the
+// member's weight in x times the derivative with respect to the member's weight in the slot:
 //
 //   s = a - (1 - w) gap      gap = a - b      w = share(t)      t = logit(a, gap, scale)
 //   weights of a and b in the slot: W w and W (1 - w)
 //
-//   wbar   = W (G(a) - G(b)) + sbar gap      where G(x) is the sum over the members of x, of
-//   gapbar = wbar w'(t) t'(gap) - (1 - w) sbar       the member's share of x * bar of the member's weight
+//   wbar   = W (G(a) - G(b)) + sbar gap
+//   gapbar = wbar w'(t) t'(gap) - (1 - w) sbar
 //   abar  += sbar + gapbar + wbar w'(t) t'(a)
 //   bbar  -= gapbar
-//   scalebar -= wbar w'(t) t / scale         for a relative boost: t = c gap / scale
+//   scalebar -= wbar w'(t) t / scale      for a relative boost: t = c gap / scale
 //
 // The scale is the mean gap, whose derivative is 1/pairs for the better entry of each pair and -1/pairs for the worse
 // one, or half the scale of the round before.

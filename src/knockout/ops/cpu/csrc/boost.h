@@ -1,7 +1,7 @@
 // The boost: how strongly the better entry of a pair dominates the blend.
 //
 // The gap between the two scores gives a logit, the logit gives the share: the better entry's weight in the blend, from
-// 1/2 to 1. Bit for bit as the reference in knockout/boost.py.
+// 1/2 to 1. The bits are those of the reference implementation in PyTorch.
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// The weighted gather and its two derivatives, one slot or one value row at a time: see knockout/gather.py.
+// The arithmetic of the weighted gather and its two derivatives, one slot or one value row at a time.
 #pragma once
 
 #include <algorithm>

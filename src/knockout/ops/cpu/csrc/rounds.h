@@ -1,8 +1,9 @@
-// What is recorded of the rounds of a row.
+// The record of the rounds of a row.
 //
-// In a round the field, sorted best first, shrinks to `half` entries: the best `byes` advance without a pair, each of
-// the others among the first half meets one of the second half, the best the worst. A pair is decided if the better
-// entry's share is 1: the entry advances as it is. Every other pair is blended to a new entry, a node.
+// A round reduces the field, sorted best first, to `half` entries, which are k times a power of two. The best `byes`
+// entries advance without a pair; the others form pairs, the best with the worst. A pair is decided if the share of its
+// better entry is 1: this entry then advances unchanged. The other pairs are blended, each to a new entry, a node.
+// After all rounds the entry of a slot is the root of a binary tree: nodes inside, candidates, its members, as leaves.
 #pragma once
 
 #include <cstdint>
@@ -25,9 +26,9 @@ enum class ScaleSource : int32_t { floor = 0, mean = 1, both = 2, none = 3 };
 struct Round {
   int32_t size;     // of the field
   int32_t byes;     // ranks [0, byes)
-  int32_t pairs;    // rank byes + i meets rank size - 1 - i, for i < pairs
-  int32_t decided;  // the first `decided` pairs are; the others may be decided or not
-  int32_t node;     // the node of the first of those others; the next have the next nodes
+  int32_t pairs;    // pair i has the ranks byes + i and size - 1 - i
+  int32_t decided;  // the first `decided` pairs are not blended; 0 for a partial round
+  int32_t node;     // the first node of this round
   ScaleSource source;
 };
 
@@ -35,9 +36,8 @@ struct Round {
 template <class T>
 struct Rounds {
   Round* round;
-  T* scale;  // per round
-  int32_t*
-      order;  // refs after the last round: the slots, then the entries that the rounds eliminated, last round first
+  T* scale;         // per round
+  int32_t* order;   // refs after the last round: the slots, then the entries eliminated by the last round, and so on
   int32_t* better;  // per node, as all that follow: the ref of the better entry of the pair
   int32_t* worse;   // the ref of the worse entry
   int32_t* leader;  // the leader of the better entry

@@ -1,6 +1,5 @@
 // The operators `tournament` and `tournament_backward`: all rows of a batch.
 #include <algorithm>
-#include <array>
 #include <limits>
 #include <optional>
 #include <vector>
