@@ -61,9 +61,6 @@ def check_scores_and_mask(scores: Tensor, mask: Tensor | None) -> None:
         _check_mask(mask, scores)
 
 
-check_field = check_scores_and_mask  # the old name, which knockout.distributed imports
-
-
 def quota_of(k: float, shape: Sequence[int]) -> Quota:
     """The quota that k is for scores of this shape (..., n)."""
     k, n = check_k(k), shape[-1]

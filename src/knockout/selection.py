@@ -124,7 +124,7 @@ class Selection:
         return self._plan.mass().to(self.dtype)
 
     def support(self) -> Tensor:
-        """How many candidates carry weight in each slot (..., k), int64: 1 where the slot is decided, 0 in invalid rows.
+        """How many candidates carry weight in each slot (..., k), int64: 1 if it is decided, 0 in invalid rows.
 
         >>> import torch, knockout
         >>> knockout.select(torch.tensor([5.0, 4.0, 3.9, 0.0]), k=2).support()

@@ -11,7 +11,15 @@ import torch.distributed as dist
 from torch import Tensor
 
 from knockout.boost import Base, Boost, Fixed, Power, Relative, as_boost
-from knockout.checks import check_choice, check_field, check_flag, check_k, check_values, join_scores, quota_of
+from knockout.checks import (
+    check_choice,
+    check_scores_and_mask,
+    check_flag,
+    check_k,
+    check_values,
+    join_scores,
+    quota_of,
+)
 from knockout.distributed.agreement import agree
 from knockout.distributed.call import Call, Reduction, Settings, SlotPlacement
 from knockout.distributed.dtensor import layout_of, local_part
@@ -111,7 +119,7 @@ def _select(
     def prepare() -> _Arguments:
         own_scores = local_part(scores, "scores", layout, 1) if isinstance(scores, Tensor) else join_scores(scores)
         own_mask = None if mask is None else local_part(mask, "mask", layout, 1)
-        check_field(own_scores, own_mask)
+        check_scores_and_mask(own_scores, own_mask)
         settings = Settings(check_k(k), as_boost(boost, own_scores.device), order, hard, slots, reduction)
         check_choice(order, "order", get_args(Order))
         check_flag(hard, "hard")
