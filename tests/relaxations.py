@@ -34,7 +34,7 @@ def neuralsort(s: Row, k: int, temperature: float) -> list[Row]:
 
 
 def sinkhorn(s: Row, k: int, temperature: float, steps: int) -> list[Row]:
-    """DensePlan and columns of exp(-cost / temperature) scaled in turn, the columns last."""
+    """Rows and columns of exp(-cost / temperature) scaled in turn, the columns last."""
     largest = max(map(abs, s)) or 1.0
     s = [x / largest for x in s]  # squares of the smallest numbers vanish
     n, mean = len(s), math.fsum(s) / len(s)

@@ -13,9 +13,9 @@ from torch import Tensor
 from knockout.boost import Base, Boost, Fixed, Power, Relative, as_boost
 from knockout.checks import (
     check_choice,
-    check_scores_and_mask,
     check_flag,
     check_k,
+    check_scores_and_mask,
     check_values,
     join_scores,
     quota_of,
