@@ -70,7 +70,8 @@ class Selection:
     @property
     def scores(self) -> Tensor:
         """Blended scores (..., k), differentiable."""
-        return self._plan.scores().to(self.dtype)
+        scores = self._plan.scores()
+        return scores if scores.dtype == self.dtype else scores.to(self.dtype)  # to() is slow even if nothing changes
 
     def apply(self, values: Tensor | RowSource, progress: Progress = None) -> Tensor:
         """Blend values (..., n, d) into (..., k, d), in their own dtype; batch dimensions broadcast.

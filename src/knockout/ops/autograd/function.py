@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd import Function
+from torch.compiler import is_compiling
 
 from knockout.torch_private import is_transforming
 
@@ -20,7 +21,7 @@ def apply(function: type[Function], *args: Any) -> Any:
     ``Function.apply`` binds the arguments to their names on every call, for the sake of ``torch.func``: that takes
     longer than a small selection.
     """
-    if is_transforming() or torch.compiler.is_compiling():
+    if is_transforming() or is_compiling():
         return function.apply(*args)
     if torch.is_grad_enabled():
         for each in args:

@@ -17,7 +17,6 @@ from knockout.candidates import candidates
 from knockout.ops.autograd.function import apply, batch_first
 from knockout.ops.boost_code import BoostCode, decode, detach_c, encode
 from knockout.ops.choice import BACKENDS
-from knockout.ops.reference.tournament import Selected
 from knockout.ops.reference.tournament import tournament as reference
 from knockout.quota import Quota
 from knockout.torch_private import is_transforming
@@ -25,8 +24,11 @@ from knockout.torch_private import is_transforming
 
 def tournament(
     scores: Tensor, mask: Tensor | None, quota: Quota, boost: Boost, by_position: bool, backend: str
-) -> Selected:
-    """Play all rounds, by a backend that does not refuse it: see ``ops.choice.choose``."""
+) -> tuple[Tensor, ...]:
+    """Play all rounds, by a backend that does not refuse the call: see ``ops.choice.choose``.
+
+    Returns the fields of a ``Selected`` of reference/tournament.py, as a plain tuple, which is quicker to make.
+    """
     if backend == "reference":
         # Plain PyTorch differentiates itself, to any order, and torch.compile sees through it.
         return reference(candidates(scores, mask), quota, boost, by_position)
@@ -38,8 +40,8 @@ def tournament(
     fixed = torch.compiler.is_compiling() or type(scores) not in (Tensor, torch.nn.Parameter)
     boost, c_tensor = detach_c(boost)
     settings = _Settings(backend, (*quota, *encode(boost), by_position), save, fixed)
-    out = apply(_Tournament, scores, mask, c_tensor, settings)
-    return Selected(*out[:6])
+    out: tuple[Tensor, ...] = apply(_Tournament, scores, mask, c_tensor, settings)
+    return out[:6]
 
 
 class _Settings(NamedTuple):

@@ -35,10 +35,11 @@ Tensor blend_of(const Tensor& values, const SlotMembers& slots, const bool* vali
     for (int64_t first = begin; first < end; first += PrefetchedSlots<V>::kSlots) {
       const int64_t count = std::min(PrefetchedSlots<V>::kSlots, end - first);
       group.look_up(slots, first, count, offset_of, source, n, stride, d);
-      for (int64_t i = 0; i < count; ++i) {
+      RowOfSlot batch_row(first, slots.k);
+      for (int64_t i = 0; i < count; ++i, batch_row.advance()) {
         V* const row = result + (first + i) * d;
         const auto members = group.members(i);
-        if (valid && !valid[(first + i) / slots.k]) {
+        if (valid && !valid[batch_row.index]) {
           std::fill_n(row, d, nan);
         } else if (members.count == 0 || (hard && slots.leader_is_padding(first + i, n))) {
           std::fill_n(row, d, V(0));
@@ -117,8 +118,10 @@ void match_of(const V* grad, const Tensor& values, const SlotMembers& slots, W* 
   const V* const source = data<V>(values);
   const int64_t grain = std::max<int64_t>(1, (1 << 16) / (4 * d + slots.max_members));
   AllThreads().parallel_for(slots.rows * slots.k, grain, [&](int64_t begin, int64_t end) {
-    for (int64_t slot = begin; slot < end; ++slot) {
-      const int64_t offset = offset_of(slot / slots.k);
+    RowOfSlot row(begin, slots.k);
+    int64_t offset = offset_of(row.index), offset_row = row.index;
+    for (int64_t slot = begin; slot < end; ++slot, row.advance()) {
+      if (row.index != offset_row) offset_row = row.index, offset = offset_of(offset_row);
       W* const out = result + slot * slots.max_members;
       std::fill_n(out, slots.max_members, W(0));
       slots.for_each<ComputeType<V>>(slot, n, [&](int64_t i, int64_t member, ComputeType<V>) {

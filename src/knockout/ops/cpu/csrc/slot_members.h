@@ -19,6 +19,8 @@ class SlotMembers {
       : sizes(sizes_of(member)),
         weight_(weight ? std::optional<Tensor>(as_contiguous(*weight)) : std::nullopt),
         member_(as_contiguous(member)),
+        weight_data_(weight_ ? weight_->data_ptr() : nullptr),
+        member_data_(member_.data_ptr()),
         weight_is_double_(weight && weight->scalar_type() == ScalarType::Double),
         member_is_long_(member.scalar_type() == ScalarType::Long) {
     max_members = sizes.back();
@@ -40,7 +42,8 @@ class SlotMembers {
 
   bool leader_is_padding(int64_t slot, int64_t n) const {
     const int64_t i = slot * max_members;
-    return (member_is_long_ ? data<int64_t>(member_)[i] : data<int32_t>(member_)[i]) >= n;
+    return (member_is_long_ ? static_cast<const int64_t*>(member_data_)[i]
+                            : static_cast<const int32_t*>(member_data_)[i]) >= n;
   }
 
   Sizes sizes, batch;
@@ -49,8 +52,8 @@ class SlotMembers {
  private:
   template <class C, class I, class W, class Use>
   void for_each_as(int64_t slot, int64_t n, const Use& use) const {
-    const I* member = static_cast<const I*>(member_.data_ptr()) + slot * max_members;
-    const W* weight = weight_ ? static_cast<const W*>(weight_->data_ptr()) + slot * max_members : nullptr;
+    const I* member = static_cast<const I*>(member_data_) + slot * max_members;
+    const W* weight = weight_data_ ? static_cast<const W*>(weight_data_) + slot * max_members : nullptr;
     constexpr int64_t block = 64;
     for (int64_t at = 0; at < max_members; at += block) {
       const int64_t end = std::min(at + block, max_members);
@@ -66,7 +69,17 @@ class SlotMembers {
 
   std::optional<Tensor> weight_;
   Tensor member_;
+  const void *weight_data_, *member_data_;  // asking a tensor for them is a call into PyTorch
   bool weight_is_double_, member_is_long_;
+};
+
+// The row of one slot after the other, without a division for each.
+struct RowOfSlot {
+  int64_t index, k, left;
+  RowOfSlot(int64_t slot, int64_t k_) : index(slot / k_), k(k_), left((index + 1) * k_ - slot) {}
+  void advance() {
+    if (--left == 0) ++index, left = k;
+  }
 };
 
 // The packed members of a few consecutive slots. They are looked up together, so that their value rows are on the way
@@ -81,8 +94,9 @@ class PrefetchedSlots {
   void look_up(const SlotMembers& slots, int64_t first, int64_t count, const RowOffsets& offset_of, const V* values,
                int64_t n, int64_t stride, int64_t d) {
     offset_.clear(), weight_.clear(), end_.clear();
-    for (int64_t slot = first; slot < first + count; ++slot) {
-      if (slot / slots.k != row_) row_ = slot / slots.k, row_offset_ = offset_of(row_);
+    RowOfSlot row(first, slots.k);
+    for (int64_t slot = first; slot < first + count; ++slot, row.advance()) {
+      if (row.index != row_) row_ = row.index, row_offset_ = offset_of(row_);
       slots.for_each<C>(slot, n, [&](int64_t, int64_t member, C weight) {
         offset_.push_back(row_offset_ + member * stride);
         weight_.push_back(weight);
