@@ -1,15 +1,20 @@
 // The operators `tournament` and `tournament_backward`: all rows of a batch.
+#pragma once
+
 #include <algorithm>
 #include <limits>
 #include <optional>
+#include <tuple>
 #include <vector>
 
-#include "ops.h"
 #include "select_row.h"
 #include "select_row_backward.h"
+#include "tensors.h"
 
 namespace knockout {
-namespace {
+
+// member, weight, score, leader, filled, valid, saved: as in knockout/ops/schema.py
+using TournamentResult = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>;
 
 // The sizes of scores (*batch, n) and of their result.
 struct BatchShape {
@@ -161,11 +166,9 @@ Tensor tournament_backward_of(const std::optional<Tensor>& d_weight, const std::
   return out;
 }
 
-}  // namespace
-
-TournamentResult tournament(Tensor scores, std::optional<Tensor> mask, std::optional<Tensor> c_tensor, int64_t k,
-                            int64_t numerator, int64_t kind, int64_t alpha, double c, double unit, bool by_position,
-                            bool save, bool fixed) {
+inline TournamentResult tournament(Tensor scores, std::optional<Tensor> mask, std::optional<Tensor> c_tensor, int64_t k,
+                                   int64_t numerator, int64_t kind, int64_t alpha, double c, double unit,
+                                   bool by_position, bool save, bool fixed) {
   const BatchShape shape(scores, k, numerator);
   return dispatch_dtype(scores, "scores", [&](auto s) {
     using S = decltype(s);
@@ -174,10 +177,10 @@ TournamentResult tournament(Tensor scores, std::optional<Tensor> mask, std::opti
   });
 }
 
-Tensor tournament_backward(std::optional<Tensor> d_weight, std::optional<Tensor> d_score, Tensor scores,
-                           std::optional<Tensor> mask, std::optional<Tensor> c_tensor, Tensor member, Tensor saved,
-                           int64_t k, int64_t numerator, int64_t kind, int64_t alpha, double c, double unit,
-                           bool /* by_position: the saved rounds know */) {
+inline Tensor tournament_backward(std::optional<Tensor> d_weight, std::optional<Tensor> d_score, Tensor scores,
+                                  std::optional<Tensor> mask, std::optional<Tensor> c_tensor, Tensor member,
+                                  Tensor saved, int64_t k, int64_t numerator, int64_t kind, int64_t alpha, double c,
+                                  double unit, bool /* by_position: the saved rounds know */) {
   const BatchShape shape(scores, k, numerator);
   if (d_weight) d_weight = as_contiguous(*d_weight);
   if (d_score) d_score = as_contiguous(*d_score);

@@ -1,5 +1,7 @@
 // The operators `blend`, `spread` and `match`: the weighted gather and its two derivatives, see
 // knockout/ops/autograd/gather.py.
+#pragma once
+
 #include <algorithm>
 #include <limits>
 #include <optional>
@@ -7,14 +9,13 @@
 
 #include "buffer.h"
 #include "gather.h"
-#include "ops.h"
 #include "slot_members.h"
+#include "tensors.h"
 
 namespace knockout {
-namespace {
 
 // The same values, with every value row contiguous.
-Tensor with_contiguous_rows(const Tensor& tensor) {
+inline Tensor with_contiguous_rows(const Tensor& tensor) {
   const int64_t last = tensor.dim() - 1;
   return tensor.size(last) <= 1 || tensor.stride(last) == 1 ? tensor : torch::stable::contiguous(tensor);
 }
@@ -131,9 +132,7 @@ void match_of(const V* grad, const Tensor& values, const SlotMembers& slots, W* 
   });
 }
 
-}  // namespace
-
-Tensor blend(Tensor values, Tensor weight, Tensor member, std::optional<Tensor> valid, bool hard) {
+inline Tensor blend(Tensor values, Tensor weight, Tensor member, std::optional<Tensor> valid, bool hard) {
   values = with_contiguous_rows(values);
   if (valid) valid = as_contiguous(*valid);
   const bool* const row_valid = valid ? data<bool>(*valid) : nullptr;
@@ -142,7 +141,7 @@ Tensor blend(Tensor values, Tensor weight, Tensor member, std::optional<Tensor> 
                         [&](auto v) { return blend_of<decltype(v)>(values, slots, row_valid, hard); });
 }
 
-Tensor spread(Tensor grad, Tensor weight, Tensor member, std::vector<int64_t> shape) {
+inline Tensor spread(Tensor grad, Tensor weight, Tensor member, std::vector<int64_t> shape) {
   grad = as_contiguous(grad);
   const SlotMembers slots(weight, member);
   const int64_t n = shape[shape.size() - 2], d = shape.back(), tables = product(shape, shape.size() - 2);
@@ -158,7 +157,7 @@ Tensor spread(Tensor grad, Tensor weight, Tensor member, std::vector<int64_t> sh
   return out;
 }
 
-Tensor match(Tensor grad, Tensor values, Tensor member, bool float64) {
+inline Tensor match(Tensor grad, Tensor values, Tensor member, bool float64) {
   grad = as_contiguous(grad);
   values = with_contiguous_rows(values);
   const SlotMembers slots(std::nullopt, member);
