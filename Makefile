@@ -25,15 +25,13 @@ install: $(READY) ## the library, editable, with all tools, in .venv
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q --numprocesses auto
 
 # The examples of a document build on each other: they stay in one process, where the tests are spread over many.
-# On the CPU the kernels do the work: what they are held to is tested without them too.
 test: $(READY) ## all tests but the slow ones
 	$(PYTEST) tests
 	$(BIN)/python -m pytest -q src README.md docs
-	KNOCKOUT_BACKEND=reference $(PYTEST) tests/test_operator.py tests/test_gradients.py
 
-test-slow: $(READY) ## the whole published grid, and all tests in plain PyTorch
+test-slow: $(READY) ## the whole published grid, and what is built on the operators in plain PyTorch
 	$(PYTEST) -m slow tests
-	KNOCKOUT_BACKEND=reference $(PYTEST) tests --ignore tests/test_native.py
+	KNOCKOUT_BACKEND=reference $(PYTEST) tests --ignore tests/contract --ignore tests/test_backends.py --ignore tests/test_cpu_kernels.py
 
 CPP := $(wildcard src/knockout/csrc/* tests/csrc/*.cpp)
 
@@ -65,8 +63,8 @@ sanitize: $(READY) ## the kernels under the sanitizers of memory, undefined beha
 		build --build-base $(SANITIZED)/base --build-lib $(SANITIZED)/lib
 	LD_PRELOAD="$(RUNTIMES)" ASAN_OPTIONS=detect_leaks=0 PYTHONPATH=$(CURDIR)/$(SANITIZED)/lib OMP_NUM_THREADS=1 $(BIN)/python -c \
 		'import pytest, sys, knockout; \
-		assert "$(SANITIZED)/lib" in knockout._C.__file__, knockout._C.__file__; \
-		sys.exit(pytest.main(["-q", "tests/test_native.py"]))'
+		assert "$(SANITIZED)/lib" in knockout.ops.cpu._C.__file__, knockout.ops.cpu._C.__file__; \
+		sys.exit(pytest.main(["-q", "-k", "cpu and not default_compiler", "tests/contract", "tests/test_cpu_kernels.py"]))'
 
 # The wheel is tested without src/: the suite finds the library in the environment made for it, or not at all.
 TRIED := build/wheel
@@ -100,7 +98,7 @@ arena: $(READY) ## every way to a differentiable top-k, compared: half an hour o
 	$(BIN)/knockout arena --out build/arena/$(CODE) --workers 2 --resume
 
 bench: $(READY) ## benchmarks, once the tests of the operator and the kernels have passed
-	$(BIN)/python -m pytest -q tests/test_operator.py tests/test_native.py
+	$(BIN)/python -m pytest -q tests/contract/test_values.py tests/contract/test_agreement.py tests/test_cpu_kernels.py
 	$(BIN)/python -m benchmarks.kernels
 	$(BIN)/python -m benchmarks.gather
 	$(BIN)/python -m benchmarks.rounds
