@@ -7,6 +7,7 @@ import threading
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pytest
@@ -128,7 +129,8 @@ def test_nested_torch_func_runs_in_the_reference_only() -> None:
         return knockout.select(scores, 4, Relative(0.7)).scores.exp().sum()
 
     def norm(scores: Tensor) -> Tensor:
-        return torch.func.grad(loss)(scores).square().sum()
+        gradient: Tensor = torch.func.grad(loss)(scores)
+        return gradient.square().sum()
 
     second = torch.func.grad(norm)(scores)
     required = scores.clone().requires_grad_()
@@ -265,7 +267,7 @@ def everything_without_kernels() -> None:
     with force("cpu"):
         calls = [call for i in (1, 3, 6) for call in calls_of(FEW[i])]
         for name in SCHEMAS:
-            found["opcheck"][name] = error_of(lambda name=name: check_operator(name, calls))
+            found["opcheck"][name] = error_of(partial(check_operator, name, calls))
         with torch.inference_mode():
             backward = next(args for name, args in calls if name == "tournament_backward")
             found["inference mode"] = error_of(lambda: torch.ops.knockout.tournament_backward(*backward))

@@ -188,7 +188,7 @@ CASES = {
     "mask": Case(30, 5, Relative(1), kept=0.5),
     "inactive by score": Case(30, 5, Relative(1), special=-INF),
     "empty slots": Case(30, 5, Relative(1), kept=0.1, hard=True, order="position"),
-    "invalid rows": Case(30, 5, Relative(1), special=NAN),
+    "invalid rows": Case(30, 5, Relative(1), special=NAN, hard=True, seed=2),
     "fraction": Case(30, 0.3, Relative(1), kept=0.5),
     "no round": Case(9, 9, Relative(1)),
     "half types": Case(30, 5, Relative(1), torch.float16, torch.bfloat16, memory="transposed"),

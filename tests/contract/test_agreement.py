@@ -65,6 +65,13 @@ def test_the_cases_of_the_contract(name: str) -> None:
     agree(CASES[name])
 
 
+def test_the_cases_of_the_contract_are_what_their_names_say() -> None:
+    assert CASES["invalid rows"].inputs().scores.isnan().any(-1).tolist() == [True, True, False]
+    empty, active = CASES["empty slots"], CASES["empty slots"].inputs().mask
+    assert active is not None
+    assert sorted((active.sum(-1) >= empty.k).tolist()) == [False, False, True]
+
+
 @given(case=drawn_cases(st.integers(1, 20) | st.integers(1, 300)))
 @settings(max_examples=1000, deadline=None)
 def test_drawn_cases(case: Case) -> None:

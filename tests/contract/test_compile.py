@@ -11,7 +11,9 @@ from torch import Tensor
 from torch._dynamo.testing import AotEagerAndRecordGraphs, CompileCounterWithBackend
 
 import knockout
+from knockout.backends import NAMES
 from knockout.boost import Boost, Fixed, Relative
+from knockout.functional import TopKResult
 from tests.cases import randn, random_mask, same_bits, separated
 from tests.contract.cases import CASES, OTHERS, gradients
 
@@ -25,7 +27,17 @@ def inputs(batch: int, n: int) -> tuple[Tensor, Tensor]:
     return randn(batch, n, 4, dtype=torch.float32).requires_grad_(), separated(batch, n).float().requires_grad_()
 
 
-@pytest.mark.parametrize("name", CASES)
+# Tracing the reference takes seconds: most of that are slow tests.
+QUICK = {"relative", "mask", "invalid rows"}
+TRACED = [
+    pytest.param(backend, name, marks=pytest.mark.slow if backend == "reference" and name not in QUICK else ())
+    for backend in NAMES
+    for name in CASES
+]
+SLOW_REFERENCE = [pytest.param(backend, marks=pytest.mark.slow if backend == "reference" else ()) for backend in NAMES]
+
+
+@pytest.mark.parametrize(("backend", "name"), TRACED, indirect=["backend"])
 def test_no_graph_break_and_the_same_results(name: str) -> None:
     case = CASES[name]
     values, scores, mask = case.topk_inputs()
@@ -59,13 +71,14 @@ def test_the_operators_are_in_the_graphs() -> None:
             assert f"torch.ops.knockout.{name}.default" in graphs[-1].code
 
 
+@pytest.mark.parametrize("backend", SLOW_REFERENCE, indirect=True)
 @pytest.mark.parametrize("name", ["relative", "hard"])
 def test_one_graph_for_every_n_with_the_same_number_of_rounds(name: str) -> None:
     case = CASES[name]
     counter = CompileCounterWithBackend("aot_eager")
     compiled = torch.compile(case.topk, backend=counter, fullgraph=True, dynamic=True)
     graphs = []
-    for n in (15, 11, 20, 21):
+    for n in (8, 6, 10, 11):
         values, scores = inputs(3, n)
         out, expected = compiled(values, scores, None), case.topk(values, scores, None)
         graphs.append(counter.frame_count)
@@ -73,17 +86,18 @@ def test_one_graph_for_every_n_with_the_same_number_of_rounds(name: str) -> None
             (*out, *gradients(out, values, scores)), (*expected, *gradients(expected, values, scores)), strict=True
         ):
             torch.testing.assert_close(one, other)
-    # 11 to 20 candidates: two rounds, one graph for all. 21: a third round, and another graph.
+    # 6 to 10 candidates: one round, one graph for all. 11: a second round, and another graph.
     assert graphs[0] == graphs[1] == graphs[2] < graphs[3]
 
 
 def test_k_as_an_argument() -> None:
-    values, scores = inputs(2, 33)
+    values, scores = inputs(2, 10)
     compiled = torch.compile(lambda v, s, k: knockout.topk(v, s, k).values, backend="eager", fullgraph=True)
     for k in (2, 3, 5):
         torch.testing.assert_close(compiled(values, scores, k), knockout.topk(values, scores, k).values)
 
 
+@pytest.mark.parametrize("backend", SLOW_REFERENCE, indirect=True)
 def test_the_default_compiler() -> None:
     values, scores = inputs(2, 33)
     mask = random_mask(2, 33, kept=0.8)
@@ -99,13 +113,16 @@ def test_the_default_compiler() -> None:
 
 def test_one_graph_for_every_n_with_a_fraction() -> None:
     counter = CompileCounterWithBackend("aot_eager")
-    case = CASES["fraction"]
-    compiled = torch.compile(case.topk, backend=counter, fullgraph=True, dynamic=True)
+
+    def pool(values: Tensor, scores: Tensor, mask: Tensor) -> TopKResult:
+        return knockout.topk(values, scores, 0.3, 1.0, mask=mask)
+
+    compiled = torch.compile(pool, backend=counter, fullgraph=True, dynamic=True)
     graphs = []
     for n in (15, 11, 20, 21, 100):
         values, scores = inputs(3, n)
         mask = torch.arange(n) < torch.tensor([[n], [5], [0]])
-        out, expected = compiled(values, scores, mask), case.topk(values, scores, mask)
+        out, expected = compiled(values, scores, mask), pool(values, scores, mask)
         graphs.append(counter.frame_count)
         for one, other in zip(out, expected, strict=True):
             same_bits(one, other)

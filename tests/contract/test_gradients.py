@@ -9,6 +9,7 @@ from torch.autograd import gradcheck
 
 import knockout
 from knockout.boost import Boost, Fixed, Power, Relative
+from knockout.ops.autograd import gather
 from tests.cases import BOOSTS, randn, separated
 
 SHAPES = [(1, 1), (4, 4), (5, 3), (12, 1), (17, 4)]
@@ -107,11 +108,11 @@ def test_gradients_that_are_not_required_are_not_computed(monkeypatch: pytest.Mo
 
     values, scores = randn(10, 2).requires_grad_(), separated(10).requires_grad_()
     with monkeypatch.context() as patched:
-        patched.setattr(knockout.ops.autograd.gather, "_match", fail)
+        patched.setattr(gather, "_match", fail)
         out = knockout.topk(values, scores.detach(), 2, 1.0).values
         assert torch.autograd.grad(out.sum(), values)[0].any()
     with monkeypatch.context() as patched:
-        patched.setattr(knockout.ops.autograd.gather, "_spread", fail)
+        patched.setattr(gather, "_spread", fail)
         out = knockout.topk(values.detach(), scores, 2, 1.0).values
         assert torch.autograd.grad(out.square().sum(), scores)[0].any()
 
@@ -147,3 +148,9 @@ def test_a_share_that_rounds_to_one_is_decided_for_both_sides(boost: Boost, scor
         assert selection.weights().tolist() == [[1.0, 0.0]]
         for out in (selection.apply(values), selection.weights() @ values):
             assert torch.autograd.grad(out.sum(), given, retain_graph=True)[0].tolist() == [0.0, 0.0]
+
+
+def test_forward_mode_is_not_supported() -> None:
+    scores, values = separated(9), randn(9, 2)
+    with pytest.raises(NotImplementedError, match="forward mode"):
+        torch.func.jvp(lambda s: knockout.topk(values, s, 2, 1.0).values, (scores,), (scores,))

@@ -25,7 +25,10 @@ def test_a_mapped_call_is_a_loop(name: str) -> None:
     assert scores is not None
 
     def gradients(values: Tensor, scores: Tensor, mask: Tensor | None) -> tuple[Tensor, ...]:
-        return torch.func.grad(lambda v, s: loss(case.topk(v, s, mask)), argnums=(0, 1))(values, scores)
+        found: tuple[Tensor, ...] = torch.func.grad(lambda v, s: loss(case.topk(v, s, mask)), argnums=(0, 1))(
+            values, scores
+        )
+        return found
 
     functions: list[Callable[..., tuple[Tensor, ...]]] = [case.topk, gradients]
     for function in functions:
