@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from harness.command import HelpFormatter, UsageError, consoles, run_command, whole_number
+from harness.command import HelpFormatter, UsageError, consoles, device, number, run_command
 
 PROGRAM = "python -m evals"
 
@@ -50,7 +50,7 @@ def parser() -> argparse.ArgumentParser:
     command.add_argument("--device", default="cpu", help="cpu, cuda, mps, ... (%(default)s)")
     command = _command(commands, "arena", arena, "compare methods for a differentiable top-k", ARENA)
     command.add_argument("--quick", action="store_true", help="a small part, to see that it runs")
-    command.add_argument("--workers", type=whole_number(1, 4096), default=1, help="processes that train (%(default)s)")
+    command.add_argument("--workers", type=number(1, 4096), default=1, help="processes that train (%(default)s)")
     command.add_argument(
         "--data", type=Path, metavar="DIR", help="folder of Fashion-MNIST's four files (default: of Debian's package)"
     )
@@ -68,10 +68,8 @@ def _command(
     command.add_argument(
         "--out", type=Path, default=Path("build") / name, metavar="DIR", help="folder for results (%(default)s)"
     )
-    command.add_argument(
-        "--seed", type=whole_number(0, 2**31), default=0, help="seed of all random numbers (%(default)s)"
-    )
-    command.add_argument("--threads", type=whole_number(1, 4096), help="threads of the CPU (default: PyTorch's choice)")
+    command.add_argument("--seed", type=number(0, 2**31), default=0, help="seed of all random numbers (%(default)s)")
+    command.add_argument("--threads", type=number(1, 4096), help="threads of the CPU (default: PyTorch's choice)")
     command.add_argument(
         "--resume", action="store_true", help="continue a run in --out that was stopped; start if there is none"
     )
@@ -84,7 +82,7 @@ def reproduce(options: argparse.Namespace) -> None:
     from evals.reproduce.experiments import settings_for
     from evals.reproduce.run import reproduce as run
 
-    settings = settings_for(options.grid, options.seed, _device(options.device), torch.get_num_threads())
+    settings = settings_for(options.grid, options.seed, device(options.device), torch.get_num_threads())
     _show_path(screen, run(settings, options.out, options.resume, screen, notes))
 
 
@@ -122,15 +120,3 @@ def _prepare(options: argparse.Namespace) -> tuple[Any, Any]:
 
 def _show_path(screen: Any, path: Path) -> None:
     screen.print(f"report: {path}", soft_wrap=True, highlight=False, markup=False)
-
-
-def _device(name: str) -> str:
-    try:
-        device = torch.device(name)
-        if device.type == "meta":
-            raise RuntimeError("it computes nothing")
-        torch.zeros(1, device=device).add(1).item()
-    except Exception as error:  # every backend has its own exception for a device that is not there
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UsageError(f"--device: {name!r} cannot be used here ({reason}); cpu always can") from None
-    return str(device)

@@ -16,7 +16,7 @@ from torch.nn.functional import cross_entropy
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, OneCycleLR
 
-from harness.command import HelpFormatter, consoles, whole_number
+from harness.command import HelpFormatter, consoles, number
 from harness.documents import Table, markdown_table
 from harness.environment import environment
 from harness.journal import Journal, Rows
@@ -47,10 +47,10 @@ def training_parser(name: str, description: str | None) -> argparse.ArgumentPars
     """Make a parser for an example that trains several networks."""
     options = parser(name, description)
     options.add_argument(
-        "--seeds", type=whole_number(1, 1000), default=3, help="how many times each network is trained (%(default)s)"
+        "--seeds", type=number(1, 1000), default=3, help="how many times each network is trained (%(default)s)"
     )
     options.add_argument(
-        "--workers", type=whole_number(1, 4096), default=1, help="processes, which share the threads (%(default)s)"
+        "--workers", type=number(1, 4096), default=1, help="processes, which share the threads (%(default)s)"
     )
     return options
 

@@ -28,7 +28,7 @@ from torch.utils.checkpoint import checkpoint
 
 import knockout
 from examples.common import notes, optimizer_for, parser, screen, show_table, training_step
-from harness.command import UsageError, run_command, whole_number
+from harness.command import UsageError, number, run_command
 from harness.memory import peak_resident, reset_peak_resident
 from knockout.nn import Sharpen, TopK, evaluate_hard
 
@@ -202,15 +202,15 @@ def main() -> None:
     options = parser("retrieval", __doc__)
     options.add_argument("--candidates", type=int, default=10**7, help="256 bytes each, on disk (%(default)s)")
     options.add_argument("--topics", type=int, default=100, help=f"{TESTED} of them for the test (%(default)s)")
-    options.add_argument("--steps", type=whole_number(1, 10**6), default=60, help="training steps (%(default)s)")
+    options.add_argument("--steps", type=number(1, 10**6), default=60, help="training steps (%(default)s)")
     options.add_argument(
         "--batch",
-        type=whole_number(1, 10**6),
+        type=number(1, 10**6),
         default=2,
         help="questions per step; some 600 MB each at 10^7 candidates",
     )
     options.add_argument(
-        "--seed", type=whole_number(0, 2**31 - 1), default=0, help="seed of candidates and training (%(default)s)"
+        "--seed", type=number(0, 2**31 - 1), default=0, help="seed of candidates and training (%(default)s)"
     )
     chosen = options.parse_args()
     n, steps, batch = chosen.candidates, chosen.steps, chosen.batch

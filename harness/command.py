@@ -1,22 +1,23 @@
-"""Habits of the command lines: options, exit codes, errors without a traceback, where output goes."""
+"""Habits of the command lines: exit codes, errors without a traceback, where output goes.
+
+Those that the installed command ``knockout`` has too come from there.
+"""
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from harness.journal import JournalError
+from knockout.cli import HelpFormatter, UsageError, device, number
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-NEEDED = ("matplotlib", "numpy", "rich")  # the extra "eval" of the package
+__all__ = ["HelpFormatter", "UsageError", "consoles", "device", "number", "run_command"]
 
-
-class UsageError(Exception):
-    """A mistake in the call, reported without a traceback."""
+NEEDED = ("matplotlib", "numpy", "rich")  # beside what the library needs
 
 
 def run_command(
@@ -33,7 +34,7 @@ def run_command(
     except ModuleNotFoundError as error:
         if error.name not in NEEDED:
             raise
-        return _failed(program, f"error: {error.name} is missing: pip install 'knockout-topk[eval]'", 2)
+        return _failed(program, f"error: {error.name} is missing: make install", 2)
     except OSError as error:
         return _failed(program, f"error: {error}", 1)
     except KeyboardInterrupt:
@@ -44,28 +45,6 @@ def run_command(
 def _failed(program: str, message: str, code: int) -> int:
     print(f"{program}: {message}", file=sys.stderr)
     return code
-
-
-def whole_number(least: int, most: int) -> Callable[[str], int]:
-    """Make the type of an option that takes an integer in a range."""
-
-    def parse(text: str) -> int:
-        try:
-            value = int(text)
-        except ValueError:
-            value = least - 1
-        if not least <= value <= most:
-            raise argparse.ArgumentTypeError(f"must be a whole number from {least} to {most}; got {text!r}")
-        return value
-
-    return parse
-
-
-class HelpFormatter(argparse.RawDescriptionHelpFormatter):
-    """Keep the lines of descriptions; start the help of options at column 22."""
-
-    def __init__(self, prog: str) -> None:
-        super().__init__(prog, max_help_position=22)
 
 
 def consoles() -> tuple[Console, Console]:

@@ -311,4 +311,4 @@ def test_without_the_extra_it_says_what_to_install() -> None:
     code = "import sys; sys.modules['matplotlib'] = None; from evals.command import main; sys.exit(main(['reproduce']))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert done.returncode == 2
-    assert "matplotlib is missing: pip install 'knockout-topk[eval]'" in done.stderr
+    assert "matplotlib is missing: make install" in done.stderr

@@ -12,6 +12,7 @@ from knockout.selection import Selection
 
 if TYPE_CHECKING:
     from knockout import distributed, hf, plot, rows
+    from knockout import native as native
 
 __all__ = [
     "Selection",

@@ -50,17 +50,21 @@ def _match(grad: Tensor, values: Tensor, member: Tensor, dtype: torch.dtype, bac
     return out
 
 
-class _Blend(Function):
+class _Gather(Function):
+    """What the three functions share: their first three arguments are tensors, the last one is the backend."""
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs[:3])
+        ctx.backend = inputs[-1]
+
+
+class _Blend(_Gather):
     @staticmethod
     def forward(
         values: Tensor, weight: Tensor, member: Tensor, valid: Tensor | None, hard: bool, backend: str
     ) -> Tensor:
         return BACKENDS[backend].blend(values, weight, member, valid, hard)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        ctx.save_for_backward(*inputs[:3])
-        ctx.backend = inputs[5]
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Gradients:
@@ -81,15 +85,10 @@ class _Blend(Function):
         return apply(_Blend, batch_first(values, dims[0], 1), weight, member, valid, *rest), 0
 
 
-class _Spread(Function):
+class _Spread(_Gather):
     @staticmethod
     def forward(grad: Tensor, weight: Tensor, member: Tensor, shape: torch.Size, backend: str) -> Tensor:
         return BACKENDS[backend].spread(grad, weight, member, shape)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        ctx.save_for_backward(*inputs[:3])
-        ctx.backend = inputs[4]
 
     @staticmethod
     def backward(ctx: Any, up: Tensor) -> Gradients:
@@ -108,15 +107,10 @@ class _Spread(Function):
         return _spread(grad, weight, member, torch.Size((info.batch_size, *shape)), backend), 0
 
 
-class _Match(Function):
+class _Match(_Gather):
     @staticmethod
     def forward(grad: Tensor, values: Tensor, member: Tensor, dtype: torch.dtype, backend: str) -> Tensor:
         return BACKENDS[backend].match(grad, values, member, dtype == torch.float64)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        ctx.save_for_backward(*inputs[:3])
-        ctx.backend = inputs[4]
 
     @staticmethod
     def backward(ctx: Any, up: Tensor) -> Gradients:
