@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -22,10 +23,12 @@ try:
     _missing = ""
 except ImportError as error:
     _C = None
+    _built = find_spec("knockout.ops.cpu._C") is not None
     _missing = (
-        f"the extension knockout.ops.cpu._C is missing ({error}). It is compiled when knockout is installed where "
-        "PyTorch and a C++ compiler are: pip install --no-build-isolation ."
-    )
+        f"the C++ kernels cannot be loaded ({error})."
+        if _built
+        else "the C++ kernels were not compiled at installation."
+    ) + " To compile them, where PyTorch and a C++ compiler are installed: pip install --no-build-isolation ."
 
 
 class CPU(Backend):
