@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import warnings
+from importlib.util import find_spec
 from pathlib import Path
 
 readme, expected = Path(sys.argv[1]), sys.argv[2]
@@ -30,6 +31,8 @@ assert len(told) == (0 if has_kernels else 1), f"one warning if the kernels are 
 
 info = subprocess.run([Path(sys.executable).with_name("knockout"), "info"], capture_output=True, text=True, check=True)
 assert "cpu" in info.stdout, info.stdout
-for part in ("knockout.eval", "evals", "benchmarks", "harness"):
-    assert not (Path(knockout.__file__).parent / part).exists()
+for package in ("knockout.eval", "evals", "benchmarks", "harness", "examples", "tests"):
+    assert find_spec(package) is None, f"{package} was installed"
+sources = [path for path in Path(knockout.__file__).parent.rglob("*") if path.suffix in (".h", ".cpp")]
+assert not sources, f"C++ sources were installed: {sources}"
 print(info.stdout, f"{expected}: works", sep="\n")
