@@ -38,7 +38,7 @@ def open_results(
 ) -> Journal:
     """Open the journal of a run in ``out``, which will write the files ``outputs`` there as well.
 
-    A folder that has any of these files but no journal belongs to somebody else and is refused.
+    A folder that has any of these files but no journal belongs to something else and is refused.
     """
     foreign = [] if (out / FILE_NAME).exists() else [out / name for name in outputs if (out / name).exists()]
     if foreign:

@@ -1,6 +1,6 @@
 """The other methods' formulas as their papers give them, a row at a time, in plain Python: slow and obvious.
 
-Each takes the scores of the candidates that take part, and returns rows of weights (k, n) or a mask (n).
+Each takes the scores of the active candidates, and returns rows of weights (k, n) or a mask (n).
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ def test_peaked_rows_do_not_sum_to_one_and_plain_rows_do() -> None:
     torch.testing.assert_close(knockout.methods.iterative(scores, 1).weights()[0], torch.stack([e[0], e[0] / e[0]]))
     plain = knockout.methods.iterative(scores, 1, peaked=False).weights()[0]
     torch.testing.assert_close(plain, torch.stack([1 / (1 + e[1]), e[1] / (1 + e[1])]))
-    assert knockout.methods.iterative(scores, 2).weights()[1].tolist() == [0.0, 1.0]  # nobody else left
+    assert knockout.methods.iterative(scores, 2).weights()[1].tolist() == [0.0, 1.0]  # no other is left
 
 
 @pytest.mark.parametrize("peaked", [True, False])
@@ -93,7 +93,7 @@ def test_iterative_memory_is_bounded() -> None:
 
 
 @pytest.mark.parametrize("method", [knockout.methods.hard, knockout.methods.iterative])
-def test_masks_spoiled_rows_and_empty_slots(method: type) -> None:
+def test_masks_invalid_rows_and_empty_slots(method: type) -> None:
     scores, values = separated(4, 12).float(), randn(4, 12, 3, dtype=torch.float32)
     mask = torch.rand(4, 12, generator=torch.Generator().manual_seed(0)) > 0.4
     masked = method(torch.where(mask, scores, NAN), 3, mask=mask)
@@ -105,9 +105,9 @@ def test_masks_spoiled_rows_and_empty_slots(method: type) -> None:
         torch.testing.assert_close(by_score.weights()[row], masked.weights()[row])
         assert torch.equal(masked.indices[row], mask[row].nonzero().flatten()[deleted.indices])
     for bad in (NAN, INF):
-        spoiled = scores.clone()
-        spoiled[2, 5] = bad
-        for out in (method(spoiled, 3).apply(values), method(spoiled, 3).scores, method(spoiled, 3).weights()):
+        invalid = scores.clone()
+        invalid[2, 5] = bad
+        for out in (method(invalid, 3).apply(values), method(invalid, 3).scores, method(invalid, 3).weights()):
             assert out[2].isnan().all()
             assert out[[0, 1, 3]].isfinite().all()
     few = method(torch.tensor([[1.0, -INF, 2.0], [-INF] * 3]), 3)

@@ -55,8 +55,8 @@ def test_topk_mass_with_a_mask_and_with_nobody() -> None:
     selection = knockout.select(scores, 5, mask=mask)
     top = torch.topk(scores.masked_fill(~mask, -torch.inf), 5).indices
     torch.testing.assert_close(metrics.topk_mass(selection, scores, mask), selection.mass().gather(-1, top).sum(-1) / 5)
-    nobody = torch.full((4,), -torch.inf)
-    assert metrics.topk_mass(knockout.select(nobody, 2), nobody).item() == 0.0
+    inactive = torch.full((4,), -torch.inf)
+    assert metrics.topk_mass(knockout.select(inactive, 2), inactive).item() == 0.0
 
 
 def test_nccs_of_rows_of_any_size_dtype_and_batch() -> None:

@@ -418,9 +418,9 @@ def test_compile_in_inference() -> None:
 def test_padding_may_hold_anything(block: int | None) -> None:
     made = encoder(lengths={1: 4}, block=block)
     x, mask = tokens(2, 20), masked(2, 20, [20, 7])
-    spoiled = x.masked_fill(~mask.unsqueeze(-1), torch.nan)
+    invalid = x.masked_fill(~mask.unsqueeze(-1), torch.nan)
     gradients = []
-    for each in (x, spoiled):
+    for each in (x, invalid):
         made.zero_grad()
         out = made(each, mask).x
         out.sin().sum().backward()

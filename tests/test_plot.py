@@ -119,9 +119,9 @@ def test_names_and_rows_of_any_kind() -> None:
     knockout.plot.weights(picked, names=["$^$", *"abcdefg"]).figure.canvas.draw()
     with pytest.raises(TypeError, match=r"row must be an index into the batch \(2,\), or a tuple of them; got 1\.0"):
         knockout.plot.weights(picked, row=1.0)  # type: ignore[arg-type]
-    spoiled = knockout.select(torch.tensor([1.0, torch.nan, 2.0]), 2)
+    invalid = knockout.select(torch.tensor([1.0, torch.nan, 2.0]), 2)
     with pytest.raises(ValueError, match="row must be one with finite scores"):
-        knockout.plot.weights(spoiled)
+        knockout.plot.weights(invalid)
 
 
 def test_without_matplotlib_a_call_says_what_to_install() -> None:

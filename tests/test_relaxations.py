@@ -66,7 +66,7 @@ def problems(draw: st.DrawFn) -> tuple[list[float], int, list[bool] | None, floa
 
 
 def solved(scores: list[float], mask: list[bool] | None, k: int) -> tuple[list[int], list[float], int]:
-    """Who takes part, their scores, and how many of them are selected."""
+    """Active candidates, their scores, and how many of them are selected."""
     who = [i for i in range(len(scores)) if mask is None or mask[i]]
     return who, [scores[i] for i in who], min(k, len(who))
 
@@ -225,7 +225,7 @@ def test_gradients_of_noisy_gumbel() -> None:
 
 
 @every
-def test_masks_spoiled_rows_and_empty_slots(name: str) -> None:
+def test_masks_invalid_rows_and_empty_slots(name: str) -> None:
     method = ALL[name]
     scores, values = separated(4, 12).float(), randn(4, 12, 3, dtype=torch.float32)
     mask = torch.rand(4, 12, generator=torch.Generator().manual_seed(0)) > 0.4
@@ -247,9 +247,9 @@ def test_masks_spoiled_rows_and_empty_slots(name: str) -> None:
         assert not learned[~mask].any()
         assert learned.any()
     for bad in (NAN, INF):
-        spoiled = scores.clone()
-        spoiled[2, 5] = bad
-        found = method(spoiled, 3)
+        invalid = scores.clone()
+        invalid[2, 5] = bad
+        found = method(invalid, 3)
         for out in (found.apply(values), found.scores, found.weights(), found.mass(), found.perplexity()):
             assert out[2].isnan().all()
             assert out[[0, 1, 3]].isfinite().all()
@@ -396,7 +396,7 @@ def test_coordinate_descent_is_differentiated_as_far_as_it_came(steps: int) -> N
 @pytest.mark.parametrize("name", ["lapsum", "lml", "projection"])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("far", [1e4, 1e9, 1e15, 1e38])
-def test_scores_that_are_far_off_do_not_spoil_the_sum(name: str, dtype: torch.dtype, far: float) -> None:
+def test_scores_that_are_far_off_do_not_change_the_sum(name: str, dtype: torch.dtype, far: float) -> None:
     far = min(far, torch.finfo(dtype).max)
     near = randn(20, seed=8).to(dtype)
     for scores, k in (

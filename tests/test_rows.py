@@ -155,7 +155,7 @@ def test_dtypes(kind: str, dtype: torch.dtype, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("block")
-def test_empty_slots_spoiled_rows_and_nobody_at_all(make: Callable[[Tensor], Any]) -> None:
+def test_empty_slots_invalid_rows_and_nobody_at_all(make: Callable[[Tensor], Any]) -> None:
     values = randn(N, D, dtype=torch.float32)
     source, mask = make(values), torch.arange(N) % 20 == 3  # three of them
     scores = separated(3, N).float()
@@ -165,8 +165,8 @@ def test_empty_slots_spoiled_rows_and_nobody_at_all(make: Callable[[Tensor], Any
         out = knockout.topk(source, scores, 5, mask=mask, hard=hard).values
         assert out[1].isnan().all()
         assert (out[[0, 2], 3:] == 0).all()
-        nobody = knockout.topk(source, scores[0], 5, mask=torch.zeros(N, dtype=torch.bool), hard=hard).values
-        same_bits(nobody, torch.zeros(5, D))
+        inactive = knockout.topk(source, scores[0], 5, mask=torch.zeros(N, dtype=torch.bool), hard=hard).values
+        same_bits(inactive, torch.zeros(5, D))
 
 
 def test_what_is_read(block: int) -> None:
@@ -185,7 +185,7 @@ def test_what_is_read(block: int) -> None:
     assert source.read() == (carrying if times == 1 else 2 * carrying)
 
 
-def test_nothing_is_read_for_spoiled_rows() -> None:
+def test_nothing_is_read_for_invalid_rows() -> None:
     source, scores = Counting(randn(N, D)), separated(2, N)
     scores[1, 7] = torch.nan
     alone = knockout.select(scores[0], 4, 0.5).mass().nonzero().flatten().tolist()
