@@ -13,7 +13,8 @@ from typing import Any
 import torch
 
 from benchmarks.registry import NAMES, Benchmark, Outcome, load
-from knockout.cli import HelpFormatter, UsageError, environment, number, processor, run, table
+from knockout.cli.habits import HelpFormatter, UsageError, number, run, table
+from knockout.cli.info import environment, processor
 
 PROG = "python -m benchmarks"
 ALL = "all"
@@ -21,7 +22,7 @@ SHARED = ("threads", "json", "repeats", "quick")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; for exit codes see ``knockout.cli.run``."""
+    """Run the command; for exit codes see ``knockout.cli.habits.run``."""
     given = sys.argv[1:] if arguments is None else list(arguments)
     # The options depend on the benchmark, and only the one that runs is imported.
     name = given.pop(0) if given and not given[0].startswith("-") else None

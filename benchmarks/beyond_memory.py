@@ -27,7 +27,7 @@ import knockout
 from benchmarks.common import blend, in_new_process, sparse
 from benchmarks.registry import Benchmark, Effort, Row
 from harness.memory import peak_resident, reset_peak_resident
-from knockout.cli import number, progress
+from knockout.cli.habits import number, progress
 
 N, D, K = 2**23, 256, 64
 CHUNK = 2**17  # value rows that are made, or scored, at a time: 128 MiB

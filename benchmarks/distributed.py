@@ -28,7 +28,7 @@ import knockout
 from benchmarks.registry import Benchmark, Effort, Row
 from harness.timing import medians
 from knockout import distributed
-from knockout.cli import number
+from knockout.cli.habits import number
 
 
 class Cell(NamedTuple):

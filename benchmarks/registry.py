@@ -14,7 +14,7 @@ import torch
 
 from harness.timing import threads
 from knockout import backends
-from knockout.cli import CommandError, progress
+from knockout.cli.habits import CommandError, progress
 
 # A name is that of a module here, which holds a BENCHMARK.
 NAMES = (

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from harness.journal import JournalError
-from knockout.cli import HelpFormatter, UsageError, device, number
+from knockout.cli.habits import HelpFormatter, UsageError, device, number
 
 if TYPE_CHECKING:
     from rich.console import Console

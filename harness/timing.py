@@ -3,7 +3,7 @@
 The code is in the package, because the installed command ``knockout bench`` measures the same way.
 """
 
-from knockout.timing import (
+from knockout.cli.timing import (
     Passes,
     gradients,
     hard_topk,

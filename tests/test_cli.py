@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 import knockout
-from knockout import backends, cli, timing
-from knockout.cli import main
+from knockout import backends
+from knockout.cli import bench, habits, info, main, timing
 
 ROOT = Path(__file__).parents[1]
 MAIN = "from knockout.cli import main; raise SystemExit(main())"
@@ -103,10 +103,10 @@ def test_bench_measures_every_cell_on_every_device(
         seen.append(arguments[:2])
         return []
 
-    monkeypatch.setattr(cli, "measure", measure)
+    monkeypatch.setattr(bench, "measure", measure)
     assert main(["bench"]) == 0
     capsys.readouterr()
-    assert seen == [(device, cell) for device in cli.devices() for cell in cli.CELLS]
+    assert seen == [(device, cell) for device in info.devices() for cell in bench.CELLS]
 
 
 @with_kernels
@@ -114,12 +114,12 @@ def test_bench_measures_every_cell_on_every_device(
 def test_bench_reports_nothing_when_results_are_wrong(
     options: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    right = cli._soft
+    right = bench._soft
 
     def wrong(values: Tensor, scores: Tensor, k: int, c: float) -> Tensor:
         return right(values, scores, k, c) + (1e-2 if backends.chosen_for(values.device) != "reference" else 0.0)
 
-    monkeypatch.setattr(cli, "_soft", wrong)
+    monkeypatch.setattr(bench, "_soft", wrong)
     with backends.force("auto"):
         assert main(["bench", "--quick", *options]) == 1
     out, errors = capsys.readouterr()
@@ -132,7 +132,7 @@ def test_a_device_that_fails(capsys: pytest.CaptureFixture[str], monkeypatch: py
     def fail(*_: object) -> None:
         raise torch.OutOfMemoryError("out of memory\nstatistics")
 
-    monkeypatch.setattr(cli, "measure", fail)
+    monkeypatch.setattr(bench, "measure", fail)
     assert main(["bench", "--device", "cpu"]) == 1
     assert capsys.readouterr() == ("", "knockout: error: on cpu: out of memory\n")
 
@@ -189,8 +189,8 @@ def test_commands_that_have_moved(name: str, capsys: pytest.CaptureFixture[str])
 @pytest.mark.parametrize(
     ("error", "code", "message"),
     [
-        (cli.UsageError("no such thing"), 2, "knockout: error: no such thing\n"),
-        (cli.CommandError("it broke"), 1, "knockout: error: it broke\n"),
+        (habits.UsageError("no such thing"), 2, "knockout: error: no such thing\n"),
+        (habits.CommandError("it broke"), 1, "knockout: error: it broke\n"),
         (PermissionError("not allowed"), 1, "knockout: error: not allowed\n"),
         (KeyboardInterrupt(), 130, "knockout: interrupted\n"),
     ],
@@ -201,7 +201,7 @@ def test_exit_codes(
     def fail() -> None:
         raise error
 
-    monkeypatch.setattr(cli, "environment", fail)
+    monkeypatch.setattr(info, "environment", fail)
     assert main(["info"]) == code
     assert capsys.readouterr().err == message
 
@@ -210,7 +210,7 @@ def test_an_interrupt_of_the_process() -> None:
     wait = (
         "import sys, time; from knockout import cli\n"
         "def measure(*_):\n    print('measuring', file=sys.stderr, flush=True); time.sleep(60)\n"
-        "cli.measure = measure; raise SystemExit(cli.main())"
+        "cli.bench.measure = measure; raise SystemExit(cli.main())"
     )
     # In a background job SIGINT is ignored, and child processes inherit that.
     begun = start(wait, "bench", preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
