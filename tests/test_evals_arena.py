@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -330,8 +331,11 @@ def begin(*arguments: str) -> subprocess.Popen[str]:
 
 def end(process: subprocess.Popen[str], with_signal: signal.Signals | None = None) -> tuple[int, str]:
     """Wait for the end of a process, sending it a signal first if there is one; return its code and errors."""
-    if with_signal:
-        process.send_signal(with_signal)
+    for each in [with_signal] * 30 if with_signal else []:
+        process.send_signal(each)  # once more if it came where Python can only print it, as in a callback
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=2)
+            break
     _, said = process.communicate(timeout=60)
     return process.returncode, said
 
