@@ -160,7 +160,7 @@ def _try(name: str, n: int, k: int, seed: int, mebibytes: float) -> dict[str, An
             forward_and_backward(name, values, scores, k)
             used = max(0.0, (peak_resident() - before) / MEBIBYTE)
             spent = timed(values.device, forward_and_backward, name, values, scores, k)[1]
-    except (RuntimeError, MemoryError) as error:
+    except (RuntimeError, MemoryError, SystemError) as error:  # the last one by the interpreter itself
         if isinstance(error, RuntimeError) and "memory" not in str(error).lower():
             raise
         return {"status": MEMORY, "seconds": None, "mebibytes": None}
