@@ -6,40 +6,35 @@
 import importlib
 from typing import TYPE_CHECKING
 
-from knockout import backends, boost, methods, metrics, nn
+from knockout import backends, boost, methods, metrics, nn, rows
 from knockout.functional import select, topk
 from knockout.selection import Selection
 
 if TYPE_CHECKING:
-    from knockout import distributed, hf, plot, rows
+    from knockout import distributed, hf, plot
     from knockout import native as native
 
-__all__ = [
-    "Selection",
-    "backends",
-    "boost",
-    "distributed",
-    "hf",
-    "methods",
-    "metrics",
-    "nn",
-    "plot",
-    "rows",
-    "select",
-    "topk",
-]
+__all__ = ["Selection", "backends", "boost", "methods", "metrics", "nn", "rows", "select", "topk"]
 __version__ = "0.1.0"
 
-# Imported when they are first named: they need other packages, or take long to import.
-_LAZY = {"distributed", "hf", "native", "plot", "rows"}
+# Submodules that need other packages, or take long to import: imported when they are first named.
+_ON_DEMAND = ("distributed", "hf", "plot")
+_DEPRECATED = ("native",)
 
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> object:
-        if name in _LAZY:
+        if name not in (*_ON_DEMAND, *_DEPRECATED):
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        try:
             return importlib.import_module(f"knockout.{name}")
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        except ImportError as error:
+            raise _MissingPackageError(str(error)) from error
+
+
+class _MissingPackageError(ImportError, AttributeError):
+    """A submodule whose package is not installed: also an AttributeError, for ``hasattr``, ``help`` and ``inspect``."""
 
 
 def __dir__() -> list[str]:
-    return [*__all__, "__version__"]
+    return sorted([*__all__, *_ON_DEMAND, "__version__"])

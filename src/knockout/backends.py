@@ -36,4 +36,4 @@ def chosen_for(device: torch.device | str) -> str:
     >>> knockout.backends.chosen_for("cpu")
     'cpu'
     """
-    return choose(torch.empty(1, device=device))
+    return choose(torch.empty(1, device=device), warn=False)

@@ -12,7 +12,8 @@ __all__ = ["available", "force", "why_not"]
 
 def available() -> bool:
     """Deprecated: use ``not knockout.backends.why_not("cpu")``."""
-    return not why_not()
+    _deprecated("why_not('cpu')")
+    return not backends.why_not("cpu")
 
 
 def why_not() -> str:

@@ -194,7 +194,7 @@ def _draw_pair(ax: Axes, level: int, node: Node, heights: dict[tuple[int, int], 
 def _weights(selection: Selection, row: tuple[int, ...]) -> Tensor:
     """The weights (k, n) of one row."""
     shown = selection.weights()[row].detach().float()
-    if bool(shown.isnan().any()):
+    if not bool(selection._plan.valid[row].all()):
         raise ValueError(f"row must be one with finite scores: row {row} has a NaN or +inf among them")
     return shown
 

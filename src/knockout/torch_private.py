@@ -29,13 +29,14 @@ is_transforming = torch._C._are_functorch_transforms_active
 
 
 def differentiation_levels() -> int:
-    """How many active torch.func transforms differentiate: grad, vjp, jvp and functionalize, but not vmap.
+    """How many active torch.func transforms differentiate: grad, vjp and jvp, but not vmap and functionalize.
 
     Since 2.0. There is no public way to ask. Replacement: none needed once second derivatives of the tournament can be
     taken under torch.func.
     """
     levels = torch._C._functorch.get_interpreter_stack() or ()
-    return sum(level.key() != torch._C._functorch.TransformType.Vmap for level in levels)
+    kinds = torch._C._functorch.TransformType
+    return sum(level.key() in (kinds.Grad, kinds.Jvp) for level in levels)
 
 
 def embedding_bag_weight_gradient(grad: Tensor, table: Tensor, rows: Tensor, bag: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,9 +23,8 @@ _BEST_FIRST = tuple(reversed(BACKENDS.items()))
 _CHOICES = ("auto", *NAMES)
 _OLD_NAMES = {"native": "cpu"}
 
-_ENVIRONMENT = os.environ.get("KNOCKOUT_BACKEND", "auto")
+_ENVIRONMENT = os.environ.get("KNOCKOUT_BACKEND") or "auto"
 _ENVIRONMENT = _OLD_NAMES.get(_ENVIRONMENT, _ENVIRONMENT)
-check_choice(_ENVIRONMENT, "the environment variable KNOCKOUT_BACKEND", _CHOICES)
 
 
 class _Forced:
@@ -39,18 +39,20 @@ _forced = _ENVIRONMENT
 _warned = False
 
 
-def choose(scores: Tensor, boost: Boost | None = None) -> str:
+def choose(scores: Tensor, boost: Boost | None = None, warn: bool = True) -> str:
     """The name of the backend for a call: the best one that does not refuse it, or the one that is forced.
 
-    ``boost`` is None where there is no tournament. A forced backend that refuses the call raises a RuntimeError.
+    ``boost`` is None where there is no tournament. A forced backend that refuses the call raises a RuntimeError. If the
+    kernels are missing for CPU tensors, the first call warns, unless ``warn`` is False.
     """
     if _forced != "auto":
+        check_choice(_forced, "the environment variable KNOCKOUT_BACKEND", _CHOICES)
         if reason := BACKENDS[_forced].refuses(scores, boost):
             raise RuntimeError(f"the {_forced} backend is forced, but cannot be used: {reason}")
         return _forced
     for name, backend in _BEST_FIRST:
         if not backend.refuses(scores, boost):
-            if name == "reference" and scores.is_cpu and not _warned:
+            if name == "reference" and scores.is_cpu and warn and not _warned:
                 _warn()
             return name
     raise AssertionError("the reference refuses no call")
@@ -62,11 +64,14 @@ def _warn() -> None:
     if torch.compiler.is_compiling():
         return
     _warned = True
+    level, frame = 2, sys._getframe(1)
+    while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] == "knockout":
+        level, frame = level + 1, frame.f_back  # to the first line that is not the library's own
     if reason := BACKENDS["cpu"].why_not():
         warnings.warn(
             f"knockout runs in plain PyTorch, much slower than with its CPU kernels: {reason} To silence this, set "
             f"KNOCKOUT_BACKEND=reference",
-            stacklevel=2,
+            stacklevel=level - 1,
         )
 
 

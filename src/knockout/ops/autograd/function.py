@@ -15,8 +15,8 @@ from knockout.torch_private import is_transforming
 def apply(function: type[Function], *args: Any) -> Any:
     """``function.apply``, without its signature binding when no transform is active.
 
-    A function's ``internal_outputs``, the last so many, are only there for ``setup_context`` to save, as torch.func
-    wants it: they may be missing from the result.
+    The last ``internal_outputs`` outputs of a function exist only for ``setup_context`` to save. They are not returned
+    when a gradient is recorded without an active transform.
 
     ``Function.apply`` binds the arguments to their names on every call, for the sake of ``torch.func``: that takes
     longer than a small selection.

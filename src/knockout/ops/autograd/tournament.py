@@ -78,7 +78,8 @@ class _Tournament(Function):
 
     @staticmethod
     def vmap(info: Any, dims: Any, *args: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-        return apply(_Tournament, *_mapped(info, dims, args)), (0,) * 7
+        # Not by our own `apply`: inside of a vmap rule no transform seems active, and outputs would be missing.
+        return _Tournament.apply(*_mapped(info, dims, args)), (0,) * 7  # type: ignore[no-untyped-call]
 
 
 class _Backward(Function):

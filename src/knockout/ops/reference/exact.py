@@ -3,7 +3,7 @@
 Blended scores are ranked again in the next round, so a difference in the last bit can put two slots in another order.
 Everything that goes into a blended score is therefore made of + - * / alone, which IEEE 754 defines to the last bit.
 (A library's square root need not be: that of torch on the CPU is sometimes one bit off.) This module has what the
-tournament needs beyond that. The C++ kernels take the same steps in ops/cpu/csrc/exact.h.
+tournament needs beyond that. The C++ kernels take the same steps in exact_math.h and exact_sum.h.
 """
 
 from __future__ import annotations

@@ -94,8 +94,11 @@ def tournament(
     member = field.leader.gather(-1, place)
     active = field.active.gather(-1, place)
     weight = invalidate(torch.where(active, weight, 0.0), candidates.valid)
+    # The slots of an invalid row have their leaders alone, which come first.
+    leads = torch.arange(place.shape[-1], device=place.device) % (place.shape[-1] // k) == 0
+    is_member = active & (weight != 0) & (candidates.valid | leads)
     return Selected(
-        member=torch.where(active & (weight != 0), member, n).unflatten(-1, (k, -1)),
+        member=torch.where(is_member, member, n).unflatten(-1, (k, -1)),
         weight=weight.unflatten(-1, (k, -1)),
         score=invalidate(torch.where(last.active, last.score, 0.0), candidates.valid),
         leader=torch.where(last.active, last.leader, -1),
