@@ -199,6 +199,15 @@ CASES = {
 }
 
 
+# What can be returned from a transform.
+SELECTIONS: dict[str, Callable[[Tensor], knockout.Selection]] = {
+    "soft": lambda scores: knockout.select(scores, 5),
+    "straight-through": lambda scores: knockout.select(scores, 5, hard=True),
+    "iterative": lambda scores: knockout.methods.iterative(scores, 5),
+    "hard": lambda scores: knockout.methods.hard(scores, 5),
+}
+
+
 @st.composite
 def drawn_cases(draw: st.DrawFn, sizes: st.SearchStrategy[int]) -> Case:
     n = draw(sizes)

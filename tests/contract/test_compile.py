@@ -15,7 +15,7 @@ from knockout.backends import NAMES
 from knockout.boost import Boost, Fixed, Relative
 from knockout.functional import TopKResult
 from tests.cases import randn, random_mask, same_bits, separated
-from tests.contract.cases import CASES, OTHERS, gradients
+from tests.contract.cases import CASES, OTHERS, SELECTIONS, gradients
 
 
 @pytest.fixture(autouse=True)
@@ -28,7 +28,7 @@ def inputs(batch: int, n: int) -> tuple[Tensor, Tensor]:
 
 
 # Tracing the reference takes seconds: most of that are slow tests.
-QUICK = {"relative", "mask", "invalid rows"}
+QUICK = {"relative", "invalid rows"}
 TRACED = [
     pytest.param(backend, name, marks=pytest.mark.slow if backend == "reference" and name not in QUICK else ())
     for backend in NAMES
@@ -163,21 +163,14 @@ def test_one_graph_for_every_c_of_a_boost(make: Callable[[float | Tensor], Boost
     assert counter.frame_count == 1
 
 
-@pytest.mark.parametrize("hard", [False, True])
-def test_a_selection_can_be_returned(hard: bool) -> None:
-    values, scores = inputs(4, 30)
-    makes: list[Callable[[Tensor], knockout.Selection]] = [
-        lambda s: knockout.select(s, 5, hard=hard),
-        lambda s: knockout.methods.iterative(s, 5),
-        lambda s: knockout.methods.hard(s, 5),
-    ]
-    for make in makes:
-        torch._dynamo.reset()
-        selection, expected = torch.compile(make, backend="aot_eager", fullgraph=True)(scores), make(scores)
-        assert repr(selection) == repr(expected)
-        same_bits(selection.apply(values), expected.apply(values))
-        same_bits(selection.scores, expected.scores)
-        same_bits(selection.weights(), expected.weights())
+@pytest.mark.parametrize("name", SELECTIONS)
+def test_a_selection_can_be_returned(name: str) -> None:
+    values, scores, select = randn(4, 30, 4, dtype=torch.float32), separated(4, 30).float(), SELECTIONS[name]
+    selection, expected = torch.compile(select, backend="aot_eager", fullgraph=True)(scores), select(scores)
+    assert repr(selection) == repr(expected)
+    same_bits(selection.apply(values), expected.apply(values))
+    same_bits(selection.scores, expected.scores)
+    same_bits(selection.weights(), expected.weights())
 
 
 @pytest.mark.parametrize("method", [knockout.methods.hard, knockout.methods.iterative])

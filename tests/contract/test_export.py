@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 import knockout
+from knockout.backends import NAMES
 from knockout.boost import Relative
 from tests.cases import randn, same_bits, separated
 from tests.contract.cases import CASES, OTHERS, Case
@@ -27,7 +28,17 @@ def inputs(batch: int, n: int) -> tuple[Tensor, Tensor]:
     return randn(batch, n, 4, dtype=torch.float32), separated(batch, n).float()
 
 
-@pytest.mark.parametrize("name", ["relative", "softmax", "power", "hard", "position"])
+# Tracing the reference takes seconds: most of that are slow tests.
+TRACED = [
+    pytest.param(
+        backend, name, marks=pytest.mark.slow if backend == "reference" and name not in ("relative", "hard") else ()
+    )
+    for backend in NAMES
+    for name in ("relative", "number", "softmax", "power", "hard", "position")
+]
+
+
+@pytest.mark.parametrize(("backend", "name"), TRACED, indirect=["backend"])
 def test_dynamic_batch_and_n(name: str) -> None:
     batch, n = torch.export.Dim("batch", min=2, max=64), torch.export.Dim("n", min=11, max=20)
     dynamic = {"values": {0: batch, 1: n}, "scores": {0: batch, 1: n}, "mask": None}

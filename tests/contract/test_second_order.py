@@ -18,7 +18,7 @@ SMOOTH = [Relative(0.7), Relative(1, unit=0.01, alpha=1), Fixed(1, alpha=2), Pow
 
 
 def inputs() -> tuple[Tensor, Tensor]:
-    return randn(2, 9, 1).requires_grad_(), separated(2, 9, seed=9).requires_grad_()
+    return randn(9, 1).requires_grad_(), separated(9, seed=9).requires_grad_()
 
 
 @pytest.mark.parametrize("boost", BOOSTS, ids=str)
@@ -27,7 +27,7 @@ def test_gradgradcheck_through_values_and_scores(boost: Boost, hard: bool) -> No
     # The gradients of a straight-through selection are the soft ones; so are theirs.
     def gradients(values: Tensor, scores: Tensor) -> tuple[Tensor, ...]:
         out = knockout.topk(values, scores, 2, boost, hard=hard)
-        up = randn(2, 2, 1, seed=5)
+        up = randn(2, 1, seed=5)
         return torch.autograd.grad((out.values, out.scores), (values, scores), (up, up[..., 0]), create_graph=True)
 
     assert gradcheck(gradients, inputs())
@@ -62,7 +62,7 @@ def test_gradgradcheck_with_a_mask(boost: Boost, order: Order) -> None:
     def operator(values: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
         return knockout.topk(values, scores, 2, boost, mask=mask, order=order)[:2]
 
-    arguments = randn(2, 9, 1).requires_grad_(), separated(2, 9).requires_grad_()
+    arguments = randn(9, 1).requires_grad_(), separated(9).requires_grad_()
     assert gradcheck(operator, arguments)
     assert gradgradcheck(operator, arguments)
 

@@ -11,7 +11,7 @@ from torch import Tensor
 import knockout
 from knockout.boost import Relative
 from tests.cases import randn, same_bits, separated
-from tests.contract.cases import CASES, loss
+from tests.contract.cases import CASES, SELECTIONS, loss
 
 # Cases whose inputs all have one batch dimension, to be mapped over.
 MAPPED = [name for name, case in CASES.items() if case.batches == ((3,),) * 3]
@@ -79,20 +79,14 @@ def test_vectorized_jacobians() -> None:
     torch.testing.assert_close(jacobians[0], jacobians[1])
 
 
-@pytest.mark.parametrize("hard", [False, True])
-def test_a_selection_can_be_returned(hard: bool) -> None:
-    values, scores = randn(4, 30, 4, dtype=torch.float32), separated(4, 30).float()
-    makes: list[Callable[[Tensor], knockout.Selection]] = [
-        lambda s: knockout.select(s, 5, hard=hard),
-        lambda s: knockout.methods.iterative(s, 5),
-        lambda s: knockout.methods.hard(s, 5),
-    ]
-    for make in makes:
-        selection, expected = torch.vmap(make)(scores), make(scores)
-        assert repr(selection) == repr(expected)
-        same_bits(selection.apply(values), expected.apply(values))
-        same_bits(selection.scores, expected.scores)
-        same_bits(selection.weights(), expected.weights())
+@pytest.mark.parametrize("name", SELECTIONS)
+def test_a_selection_can_be_returned(name: str) -> None:
+    values, scores, select = randn(4, 30, 4, dtype=torch.float32), separated(4, 30).float(), SELECTIONS[name]
+    selection, expected = torch.vmap(select)(scores), select(scores)
+    assert repr(selection) == repr(expected)
+    same_bits(selection.apply(values), expected.apply(values))
+    same_bits(selection.scores, expected.scores)
+    same_bits(selection.weights(), expected.weights())
 
 
 def test_one_c_of_a_boost_for_all_rows() -> None:
