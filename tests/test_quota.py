@@ -31,7 +31,7 @@ def test_number_of_rounds(n: int, k: int, rounds: int) -> None:
 def test_counts_and_rounds_are_enough_for_every_row(fraction: float, n: int) -> None:
     quota = Quota.of_fraction(fraction, n)
     active = torch.arange(n) < torch.arange(n + 1).unsqueeze(-1)
-    own = quota.slots(active).flatten().tolist()
+    own = quota.slot_count(active).flatten().tolist()
     assert own == [slots(fraction, count) for count in range(n + 1)]
     assert quota.k == own[-1]
     places = 2 ** quota.rounds(n)

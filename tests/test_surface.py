@@ -24,7 +24,7 @@ NAMES = [
 
 
 def test_the_public_names() -> None:
-    assert sorted(knockout.__all__) == NAMES
+    assert sorted([*knockout.__all__, "distributed", "hf", "plot"]) == NAMES  # those need more than PyTorch, or time
     assert all(hasattr(knockout, name) for name in NAMES)
     assert not hasattr(knockout, "nonsense")
     for_all = ["gated", "hard", "straight_through"]
@@ -34,7 +34,21 @@ def test_the_public_names() -> None:
 
 
 def test_dir_shows_the_public_names_only() -> None:
-    assert sorted(dir(knockout)) == sorted([*knockout.__all__, "__version__"])
+    assert sorted(dir(knockout)) == sorted([*NAMES, "__version__"])
+
+
+def test_a_submodule_whose_package_is_missing_names_the_extra_and_disturbs_nothing_else() -> None:
+    code = """
+import sys; sys.modules["transformers"] = None
+import inspect, knockout
+from knockout import *
+assert not hasattr(knockout, "hf") and inspect.getmembers(knockout)
+try:
+    knockout.hf
+except AttributeError as error:
+    print(error)
+"""
+    assert "pip install 'knockout-topk[hf]'" in run_python(code).stdout
 
 
 # After `import knockout`, each name in a child of its own, so that no other submodule is loaded yet.
@@ -67,10 +81,10 @@ print(json.dumps({"loaded": loaded, "failed": failed, "dir": dir(knockout)}))
 
 
 def test_each_submodule_loads_by_itself_when_it_is_named() -> None:
-    names = [*knockout.__all__, "native", "__version__"]
+    names = [*NAMES, "native", "__version__"]
     code = f"import sys; sys.argv[1:] = {names}" + CODE
     found = json.loads(run_python(code).stdout)
     assert found["failed"] == {}
-    assert sorted(found["dir"]) == sorted([*knockout.__all__, "__version__"])
+    assert sorted(found["dir"]) == sorted([*NAMES, "__version__"])
     # What only some submodules need is not loaded before they are named.
     assert not {"matplotlib", "transformers", "pyarrow", "safetensors"} & set(found["loaded"])

@@ -11,8 +11,10 @@ from knockout.functional import select, topk
 from knockout.selection import Selection
 
 if TYPE_CHECKING:
-    from knockout import distributed, hf, plot
+    from knockout import distributed as distributed
+    from knockout import hf as hf
     from knockout import native as native
+    from knockout import plot as plot
 
 __all__ = ["Selection", "backends", "boost", "methods", "metrics", "nn", "rows", "select", "topk"]
 __version__ = "0.1.0"
@@ -28,12 +30,8 @@ if not TYPE_CHECKING:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         try:
             return importlib.import_module(f"knockout.{name}")
-        except ImportError as error:
-            raise _MissingPackageError(str(error)) from error
-
-
-class _MissingPackageError(ImportError, AttributeError):
-    """A submodule whose package is not installed: also an AttributeError, for ``hasattr``, ``help`` and ``inspect``."""
+        except ImportError as error:  # an AttributeError, or hasattr, help and inspect would fail
+            raise AttributeError(f"knockout.{name} cannot be imported: {error}") from error
 
 
 def __dir__() -> list[str]:

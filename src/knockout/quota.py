@@ -15,7 +15,7 @@ class Quota(NamedTuple):
 
     >>> import torch
     >>> quota = Quota.of_fraction(0.1, n=25)
-    >>> quota.k, quota.slots(torch.arange(25) < 10)
+    >>> quota.k, quota.slot_count(torch.arange(25) < 10)
     (3, tensor([1]))
     """
 
@@ -29,14 +29,14 @@ class Quota(NamedTuple):
         numerator = max(1, int(fraction * DENOMINATOR))  # 1 is so little that every row gets one slot
         return Quota(_rounded_up(n, numerator), numerator)
 
-    def slots(self, active: Tensor) -> Tensor:
+    def slot_count(self, active: Tensor) -> Tensor:
         """How many slots each row fills, (..., 1), given its active candidates (..., n)."""
         count = active.sum(dim=-1, keepdim=True)
         return _rounded_up(count, self.numerator) if self.numerator else count.clamp(max=self.k)
 
     def filled(self, active: Tensor) -> Tensor:
         """Which of the k slots each row fills, (..., k) bool."""
-        return torch.arange(self.k, device=active.device) < self.slots(active)
+        return torch.arange(self.k, device=active.device) < self.slot_count(active)
 
     def rounds(self, n: int) -> int:
         """The least r with k * 2**r >= n; with a fraction, enough for a row of any number of active candidates."""

@@ -34,7 +34,7 @@ class Selection:
     ============  =============  ==============================================================================
     ``scores``    (..., k)       the blended score of each slot, differentiable; 0 in an empty slot
     ``indices``   (..., k)       int64, the slot's leader: the candidate that won all its pairs; -1 if empty
-    ``mask``      (..., k)       bool, False for an empty slot (fewer than k candidates took part)
+    ``mask``      (..., k)       bool, False for an empty slot (fewer than k candidates were active)
     ============  =============  ==============================================================================
 
     >>> import torch, knockout

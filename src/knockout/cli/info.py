@@ -26,7 +26,7 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps(found, indent=2))
         return 0
-    print(style(_verdict(found["devices"]), "1"))
+    print(style(_summary(found["devices"]), "1"))
     print()
     versions = {"knockout": found["knockout"], "torch": found["torch"], "python": found["python"]}
     machine = {name: found[name] for name in ("system", "processor", "threads")}
@@ -54,13 +54,22 @@ def environment() -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "optional": {name: _version(name) for name in OPTIONAL},
         "backends": {name: backends.why_not(name) for name in backends.NAMES},
-        "devices": {str(each): backends.chosen_for(each) for each in devices()},
+        "devices": {str(each): _backend_for(each) for each in devices()},
         "KNOCKOUT_BACKEND": os.environ.get("KNOCKOUT_BACKEND"),
     }
 
 
-def _verdict(chosen: dict[str, str]) -> str:
+def _backend_for(device: torch.device) -> str:
+    try:
+        return backends.chosen_for(device)
+    except (RuntimeError, ValueError) as error:  # one is forced that cannot be used
+        return f"none: {error}"
+
+
+def _summary(chosen: dict[str, str]) -> str:
     """One line that says on which devices kernels are used."""
+    if failed := [backend for backend in chosen.values() if backend.startswith("none: ")]:
+        return f"kernels: {failed[0]}"
     on = [f"{name} ({backend})" for name, backend in chosen.items() if backend != "reference"]
     off = [name for name, backend in chosen.items() if backend == "reference"]
     parts = [f"on for {', '.join(on)}"] if on else []

@@ -152,7 +152,7 @@ def _select(
     rows = own.batch.numel(), own.n
     result = tournament(own.scores.expand(*own.batch, own.n).reshape(rows), own.active().reshape(rows), call)
     weight, score, member, leader, valid = (each.view(*own.batch, *each.shape[1:]) for each in result)
-    plan = SparsePlan(own.n, valid, member, weight, score, hard, choose(own.scores, own.boost))
+    plan = SparsePlan(own.n, valid, member, weight, score, hard, choose(own.scores, own.settings.boost))
     return DistributedSelection(plan, leader, own.scores.dtype, call, layout)
 
 

@@ -75,7 +75,7 @@ def hard_topk(scores: Tensor, k: int | float, mask: Tensor | None, temperature: 
     score, active, valid = candidates(scores, mask)
     leader = sort_key(score, active).topk(quota.k, dim=-1).indices
     active_count = active.sum(dim=-1, keepdim=True)
-    return HardTopK(scores, score, active, valid, leader, quota.filled(active), quota.slots(active), active_count)
+    return HardTopK(scores, score, active, valid, leader, quota.filled(active), quota.slot_count(active), active_count)
 
 
 class TopScores(NamedTuple):
@@ -109,7 +109,7 @@ def top_scores(scores: Tensor, k: int | float, mask: Tensor | None, temperature:
     n = key.shape[-1]
     best, index = key.topk(min(quota.k + 1, n), dim=-1)  # torch.topk puts NaN first
     active = best != -torch.inf
-    slots = quota.slots(key != -torch.inf) if quota.numerator else active[..., : quota.k].sum(dim=-1, keepdim=True)
+    slots = quota.slot_count(key != -torch.inf) if quota.numerator else active[..., : quota.k].sum(dim=-1, keepdim=True)
     filled = torch.arange(quota.k, device=key.device) < slots
     all_selected = (slots == n) | ~active.gather(-1, slots.clamp(max=best.shape[-1] - 1))
     valid = best[..., :1] < torch.inf

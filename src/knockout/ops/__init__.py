@@ -5,7 +5,7 @@ schema.py      the operators as PyTorch knows them, ``torch.ops.knockout.*``: sc
 backend.py     the contract of a backend: why it refuses a call, and the five operators
 choice.py      which backend runs a call: the only place that decides
 autograd/      derivatives to any order, and vmap rules, for all backends
-reference/     plain PyTorch, on every device: the judge of all other backends
+reference/     plain PyTorch, on every device: what other backends are tested against
 cpu/           C++ kernels on PyTorch's stable ABI
 =============  ==========================================================================================
 

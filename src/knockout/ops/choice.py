@@ -86,10 +86,12 @@ def why_not(name: str) -> str:
 
 @contextmanager
 def force(name: str) -> Iterator[None]:
-    """Use one backend for everything, or "auto" again; for the whole process, until the block ends.
+    """Use one backend for the operators, or "auto" again; for the whole process, until the block ends.
 
     A call that the backend cannot take raises a RuntimeError that says why. The environment variable KNOCKOUT_BACKEND
-    sets the same from outside. A selection keeps the backend that it was made with, and so do its gradients.
+    sets the same from outside. A selection keeps the backend that it was made with, and so do its gradients. Second
+    derivatives of the tournament, values read from a row source, and methods that weigh all candidates in every slot
+    are plain PyTorch always.
 
     Args:
         name: "reference", "cpu", or "auto".

@@ -13,7 +13,7 @@ from knockout.ops import schema
 from knockout.ops.backend import Backend
 from knockout.ops.boost_code import BoostCode, decode
 from knockout.ops.reference import gather
-from knockout.ops.reference.tournament import tournament as play
+from knockout.ops.reference.tournament import tournament as run_tournament
 from knockout.quota import Quota
 
 
@@ -24,7 +24,7 @@ def tournament(
     """As the schema says. Nothing is saved: the backward pass plays again."""
     boost = decode(BoostCode(kind, alpha, c, unit), c_tensor)
     with torch.no_grad():
-        selected = play(candidates(scores, mask), Quota(k, numerator), boost, by_position)
+        selected = run_tournament(candidates(scores, mask), Quota(k, numerator), boost, by_position)
     # An operator must not return one tensor twice, or views of another one.
     batch = selected.score.shape[:-1]
     return *(each.clone() for each in selected), scores.new_empty((*batch, 0), dtype=torch.int32)
@@ -39,7 +39,7 @@ def tournament_backward(
     boost = decode(BoostCode(kind, alpha, c, unit), c_tensor)
     with torch.enable_grad():
         scores = scores.detach().requires_grad_()
-        selected = play(candidates(scores, mask), Quota(k, numerator), boost, by_position)
+        selected = run_tournament(candidates(scores, mask), Quota(k, numerator), boost, by_position)
         outputs, given = (selected.weight, selected.score), (d_weight, d_score)
         pairs = [(output, each) for output, each in zip(outputs, given, strict=True) if each is not None]
         (d_scores,) = torch.autograd.grad([output for output, _ in pairs], scores, [each for _, each in pairs])

@@ -78,7 +78,7 @@ def tournament(
     rounds = quota.rounds(n)
     slot = torch.arange(k, device=candidates.score.device).expand(*candidates.score.shape[:-1], k)
     if quota.numerator:
-        slots = quota.slots(candidates.active)
+        slots = quota.slot_count(candidates.active)
         pairing = _centered(slots, k)
         slot = (slot + k - slots) % k
     field = enter(candidates, quota)
