@@ -5,12 +5,11 @@ Those that the installed command ``knockout`` has too come from there.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from harness.journal import JournalError
-from knockout.cli.habits import HelpFormatter, UsageError, device, number
+from knockout.cli.habits import HelpFormatter, UsageError, device, exit_code, number
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -24,27 +23,19 @@ def run_command(
     program: str, command: Callable[[], object], to_continue: str = "run the same command again to continue"
 ) -> int:
     """Run a command and return its exit code: 0 done, 1 failed, 2 a mistake in the call, 130 interrupted."""
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="replace")  # a character that a terminal cannot show is no reason to stop
-    try:
-        command()
-    except (UsageError, JournalError) as error:
-        return _failed(program, f"error: {error}", 2)
-    except ModuleNotFoundError as error:
-        if error.name not in NEEDED:
-            raise
-        return _failed(program, f"error: {error.name} is missing: make install", 2)
-    except OSError as error:
-        return _failed(program, f"error: {error}", 1)
-    except KeyboardInterrupt:
-        return _failed(program, f"interrupted; finished experiments are kept: {to_continue}", 130)
-    return 0
 
+    def checked() -> int:
+        try:
+            command()
+        except JournalError as error:
+            raise UsageError(str(error)) from None
+        except ModuleNotFoundError as error:
+            if error.name not in NEEDED:
+                raise
+            raise UsageError(f"{error.name} is missing: make install") from None
+        return 0
 
-def _failed(program: str, message: str, code: int) -> int:
-    print(f"{program}: {message}", file=sys.stderr)
-    return code
+    return exit_code(program, checked, f"finished experiments are kept: {to_continue}")
 
 
 def consoles() -> tuple[Console, Console]:

@@ -27,15 +27,27 @@ class CommandError(Exception):
 def run(prog: str, parser: argparse.ArgumentParser, arguments: Sequence[str] | None, hint: str = "") -> int:
     """Call the function ``run`` that the parsed arguments name, and return the exit code of the process.
 
-    0 if all went well, 1 if the command failed, 2 for a mistake in the call, 130 if it was interrupted. Errors are one
-    line on stderr. ``hint`` says how to go on after an interrupt. argparse itself exits, with 2, or 0 after --help.
+    argparse itself exits, with 2 for a mistake in the call, or 0 after --help.
+    """
+
+    def command() -> int:
+        options = parser.parse_args(arguments)
+        return int(options.run(options))
+
+    return exit_code(prog, command, hint)
+
+
+def exit_code(prog: str, command: Callable[[], int], hint: str = "") -> int:
+    """Run a command, and return the exit code of the process: its own if all went well.
+
+    1 if the command failed, 2 for a mistake in the call, 130 if it was interrupted. Errors are one line on stderr.
+    ``hint`` says how to go on after an interrupt.
     """
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a terminal that cannot show a character is no reason to stop
     try:
-        options = parser.parse_args(arguments)
-        code = int(options.run(options))
+        code = command()
         sys.stdout.flush()  # here, where a closed pipe is still handled
         return code
     except KeyboardInterrupt:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -14,7 +14,8 @@ from knockout.boost import Boost
 class Backend(ABC):
     """One implementation of the five operators of schema.py, with exactly their arguments and results.
 
-    What ``tournament`` returns last, ``saved``, is for its own ``tournament_backward`` and opaque to everything else.
+    What ``tournament`` returns last, ``saved``, is for its own ``tournament_backward`` and opaque to everything else. A
+    backend that saves anything says how much in ``schema.SAVED_LENGTH``.
     """
 
     name: ClassVar[str]
@@ -35,7 +36,3 @@ class Backend(ABC):
 
         The boost is None where there is no tournament, only a weighted gather.
         """
-
-    @abstractmethod
-    def saved_length(self, n: Any, k: Any, itemsize: int) -> Any:
-        """The last dimension of ``saved`` when shapes must not depend on data; n and k may be symbolic."""

@@ -97,8 +97,9 @@ def force(name: str) -> Iterator[None]:
         name: "reference", "cpu", or "auto".
     """
     global _forced
-    check_choice(_OLD_NAMES.get(name, name), "backend", _CHOICES)
-    block = _Forced(_OLD_NAMES.get(name, name))
+    name = _OLD_NAMES.get(name, name)
+    check_choice(name, "backend", _CHOICES)
+    block = _Forced(name)
     _blocks.append(block)
     _forced = block.name
     try:

@@ -42,8 +42,8 @@ SCHEMAS = {
     "match": "(Tensor grad, Tensor values, Tensor member, bool float64) -> Tensor",
 }
 
-# The length of `saved` in fixed mode, from n, k and the size of a number, on devices that have a backend of their own.
-# Each such backend puts its own here; without one, the reference runs, and saves nothing.
+# The length of `saved` in fixed mode, from n and k, which may be symbolic, and the size of a number: for each device
+# that has a backend of its own, put here by that backend. On other devices the reference runs, and saves nothing.
 SAVED_LENGTH: dict[str, Callable[[Any, Any, int], Any]] = {}
 
 _library = torch.library.Library("knockout", "DEF")

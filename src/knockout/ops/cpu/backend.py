@@ -59,10 +59,11 @@ class CPU(Backend):
             return "torch.func differentiates more than once here, and second derivatives are the reference's"
         return ""
 
-    def saved_length(self, n: Any, k: Any, itemsize: int) -> Any:
-        base, per_slot, per_candidate = _C.saved_length(itemsize)
-        return base + per_slot * k + per_candidate * n
+
+def _saved_length(n: Any, k: Any, itemsize: int) -> Any:
+    base, per_slot, per_candidate = _C.saved_length(itemsize)
+    return base + per_slot * k + per_candidate * n
 
 
 if not _missing:
-    schema.SAVED_LENGTH["cpu"] = CPU().saved_length
+    schema.SAVED_LENGTH["cpu"] = _saved_length

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -62,9 +60,6 @@ class Reference(Backend):
 
     def refuses(self, scores: Tensor, boost: Boost | None) -> str:
         return ""
-
-    def saved_length(self, n: Any, k: Any, itemsize: int) -> Any:
-        return 0
 
 
 # What the operators run on devices that no other backend has kernels for.
