@@ -74,34 +74,38 @@ struct Result {
 
 constexpr int64_t kLong = 5000;  // longer rows are checked less often: ThreadSanitizer is slow
 
-// Forward and backward pass of a row. Every array is exactly as large as required.
+// The forward pass of a row. Every array is exactly as large as required.
+template <class T, class S, class Threads>
+Result<T> forward(const ScoreRow<S>& row, const RowCall<T>& call, bool save, Workspace<T>& work, RowResult<T>& result,
+                  const Threads& threads) {
+  const int64_t k = call.shape.k;
+  Result<T> out;
+  out.leader.assign(k, -77);
+  out.filled.assign(k, 1);
+  out.score.assign(k, T(-77));
+  const SlotOutputs<T> slots{out.score.data(), out.leader.data(), reinterpret_cast<bool*>(out.filled.data())};
+  select_row<T>(row, call, save, work, slots, result, threads);
+  out.max_members = result.most_members();
+  out.member.assign(k * out.max_members, static_cast<int32_t>(call.shape.n));
+  out.weight.assign(k * out.max_members, T(0));
+  for (int64_t slot = 0; slot < k; ++slot) {
+    const int64_t begin = result.begin(slot), end = result.end[slot], at = slot * out.max_members;
+    std::copy(result.member.begin() + begin, result.member.begin() + end, out.member.begin() + at);
+    std::copy(result.weight.begin() + begin, result.weight.begin() + end, out.weight.begin() + at);
+  }
+  return out;
+}
+
+// Forward and backward pass of a row.
 template <class T, class Threads>
 Result<T> run(const std::vector<T>& scores, const std::vector<uint8_t>& mask, const Setting& set,
               const Threads& threads) {
   const RowShape shape(static_cast<int64_t>(scores.size()), set.k, set.numerator);
-  const Boost<T> boost(set.kind, set.alpha, set.c, set.unit);
-  const ScoreRow<T> row{scores.data(), 1, mask.empty() ? nullptr : reinterpret_cast<const bool*>(mask.data()), 1};
-  const auto forward = [&](Workspace<T>& work, bool save, RowResult<T>& result) {
-    Result<T> out;
-    out.leader.assign(set.k, -77);
-    out.filled.assign(set.k, 1);
-    out.score.assign(set.k, T(-77));
-    const SlotOutputs<T> slots{out.score.data(), out.leader.data(), reinterpret_cast<bool*>(out.filled.data())};
-    select_row<T>(row, shape, boost, set.by_position, save, work, slots, result, threads);
-    out.max_members = result.most_members();
-    out.member.assign(set.k * out.max_members, static_cast<int32_t>(shape.n));
-    out.weight.assign(set.k * out.max_members, T(0));
-    for (int64_t slot = 0; slot < set.k; ++slot) {
-      const int64_t begin = result.begin(slot), end = result.end[slot], at = slot * out.max_members;
-      std::copy(result.member.begin() + begin, result.member.begin() + end, out.member.begin() + at);
-      std::copy(result.weight.begin() + begin, result.weight.begin() + end, out.weight.begin() + at);
-    }
-    return out;
-  };
-
+  const RowCall<T> call(shape, Boost<T>(set.kind, set.alpha, set.c, set.unit), set.by_position);
+  const ScoreRow<T> row{scores.data(), 1, mask.empty() ? nullptr : mask.data(), 1};
   Workspace<T> work(shape);
   RowResult<T> result;
-  Result<T> out = forward(work, true, result);
+  Result<T> out = forward(row, call, true, work, result, threads);
   check(static_cast<int64_t>(result.saved.size()) <= saved_length<T>().of(shape.n, shape.k),
         "length of the saved rounds, n = " + std::to_string(shape.n) + ", k = " + std::to_string(shape.k));
   if (shape.n <= kLong) {
@@ -109,17 +113,19 @@ Result<T> run(const std::vector<T>& scores, const std::vector<uint8_t>& mask, co
     Workspace<T> other_work(shape);
     for (int repeat = 0; repeat < 2; ++repeat) {
       RowResult<T> unsaved;
-      check(forward(other_work, false, unsaved) == out, "without saved rounds, n = " + std::to_string(shape.n));
+      check(forward(row, call, false, other_work, unsaved, threads) == out,
+            "without saved rounds, n = " + std::to_string(shape.n));
     }
   }
 
   std::vector<T> d_weight(out.weight.size()), d_score(out.score.size());
   for (size_t i = 0; i < d_weight.size(); ++i) d_weight[i] = T(std::sin(1.0 + double(out.member[i])));
   for (size_t i = 0; i < d_score.size(); ++i) d_score[i] = T(std::cos(1.0 + double(out.leader[i])));
-  const auto saved = SavedRounds<T>::read(result.saved.data(), set.k);
   out.gradient.assign(shape.n, T(-77));
-  select_row_backward<T>(row, shape, boost, out.member.data(), out.max_members,
-                         OutputGradients<T>{d_weight.data(), d_score.data()}, saved, out.gradient.data(), threads);
+  const char* problem = select_row_backward<T>(row, call, out.member.data(), out.max_members,
+                                               OutputGradients<T>{d_weight.data(), d_score.data()}, result.saved.data(),
+                                               static_cast<int64_t>(result.saved.size()), out.gradient.data(), threads);
+  check(!problem, problem ? problem : "");
   return out;
 }
 

@@ -203,6 +203,9 @@ int main() {
   threads_change_no_bit<float>("float", "heavy-tailed", 150000, settings(50000)[1], 3);
   threads_change_no_bit<double>("double", "nearly tied", 150000, settings(7)[3], 5);
   threads_change_no_bit<double>("double", "uniform", 150000, settings(7)[5], 7);
+  // Gaps at which pairs are decided that no number can hold.
+  threads_change_no_bit<double>("double", "uniform", 3000, Setting{7, 1, 0, 1e-308, 1, false}, 8);
+  threads_change_no_bit<double>("double", "uniform", 3000, Setting{7, 0, 0, 1e-30, 1e300, false}, 10);
   many_rows_at_once();
   agrees_with_a_plain_loop();
   gathers<float>("float32", 1e-6);

@@ -8,6 +8,7 @@ from torch import Tensor
 from knockout.boost import Boost
 from knockout.candidates import candidates
 from knockout.ops import schema
+from knockout.ops.arguments import checked
 from knockout.ops.backend import Backend
 from knockout.ops.boost_code import BoostCode, decode
 from knockout.ops.reference import gather
@@ -34,6 +35,8 @@ def tournament_backward(
     by_position: bool,
 ) -> Tensor:  # fmt: skip
     """As the schema says."""
+    if d_weight is None and d_score is None:
+        return torch.zeros_like(scores)
     boost = decode(BoostCode(kind, alpha, c, unit), c_tensor)
     with torch.enable_grad():
         scores = scores.detach().requires_grad_()
@@ -64,4 +67,4 @@ class Reference(Backend):
 
 # What the operators run on devices that no other backend has kernels for.
 for _name in schema.SCHEMAS:
-    schema.implement(_name, getattr(Reference, _name), "CompositeExplicitAutograd")
+    schema.implement(_name, checked(_name, getattr(Reference, _name)), "CompositeExplicitAutograd")

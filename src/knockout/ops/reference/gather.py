@@ -22,8 +22,11 @@ from knockout.torch_private import embedding_bag_weight_gradient
 
 def blend(values: Tensor, weight: Tensor, member: Tensor, valid: Tensor | None, hard: bool) -> Tensor:
     """Weighted sums (*batch, k, d) of values (*rows, n, d), or with ``hard`` the leaders' value rows."""
-    rows, table, real = _rows(member, values), _table(values), member < values.shape[-2]
-    blended = table[rows[..., 0]] if hard else weighted_sums(table, torch.where(real, weight, 0.0), rows)
+    rows, table, real = _rows(member, values), _table(values), _is_candidate(member, values.shape[-2])
+    if hard and table.shape[0]:
+        blended = table[rows[..., 0]]
+    else:
+        blended = weighted_sums(table, torch.where(real, weight, 0.0), rows)
     # An empty slot holds zeros, whatever was looked up for it; so does a hard one whose leader is padding.
     filled = real[..., :1] if hard else real.any(dim=-1, keepdim=True)
     blended = torch.where(filled, blended, 0.0)
@@ -37,7 +40,7 @@ def spread(grad: Tensor, weight: Tensor, member: Tensor, shape: Sequence[int]) -
     batch, k, m, n = weight.shape[:-2], weight.shape[-2], weight.shape[-1], shape[-2]
     # Seen from the candidates: which slot is each one in, with which weight? One more column takes the padding.
     # Candidates in no slot get the row of zeros below the gradients of all slots.
-    place = member.long().flatten(-2)
+    place = torch.where(_is_candidate(member, n), member.long(), n).flatten(-2)
     slot = torch.arange(k, device=member.device).repeat_interleave(m) + _offsets(batch, k, member.device)
     slot = torch.full((*batch, n + 1), math.prod(batch) * k, device=member.device).scatter(-1, place, slot)
     share = weight.new_zeros(*batch, n + 1).scatter(-1, place, weight.flatten(-2))
@@ -58,7 +61,7 @@ def match(grad: Tensor, values: Tensor, member: Tensor, float64: bool) -> Tensor
         return values.new_zeros(rows.shape, dtype=dtype)
     bag = torch.arange(math.prod(rows.shape[:-1]), device=rows.device).repeat_interleave(rows.shape[-1])
     dots = embedding_bag_weight_gradient(_aligned(_table(grad)), table, rows.flatten(), bag)
-    return torch.where(member < values.shape[-2], dots.reshape(rows.shape), 0.0).to(dtype)
+    return torch.where(_is_candidate(member, values.shape[-2]), dots.reshape(rows.shape), 0.0).to(dtype)
 
 
 def weighted_sums(table: Tensor, weight: Tensor, rows: Tensor) -> Tensor:
@@ -71,6 +74,11 @@ def weighted_sums(table: Tensor, weight: Tensor, rows: Tensor) -> Tensor:
     return embedding_bag(rows.reshape(bags), table, mode="sum", per_sample_weights=weight).reshape(shape)
 
 
+def _is_candidate(member: Tensor, n: int) -> Tensor:
+    """Where a member is one of the n candidates; any other number is padding."""
+    return (member >= 0) & (member < n)
+
+
 def _offsets(batch: Sequence[int], step: int, device: torch.device) -> Tensor:
     """0, step, 2 step, ... (*batch, 1): where the rows of each batch entry start in a flat table."""
     return (torch.arange(math.prod(batch), device=device) * step).reshape(*batch, 1)
@@ -79,7 +87,8 @@ def _offsets(batch: Sequence[int], step: int, device: torch.device) -> Tensor:
 def _rows(member: Tensor, values: Tensor) -> Tensor:
     """Members (*batch, k, m) as rows of the flat table of values; padding, as another member of the same slot."""
     n, member = values.shape[-2], member.long()
-    member = torch.where(member < n, member, member.amin(dim=-1, keepdim=True).clamp(max=n - 1))
+    some = member.amin(dim=-1, keepdim=True).clamp(0, n - 1)
+    member = torch.where(_is_candidate(member, n), member, some)
     return member + _offsets(values.shape[:-2], n, member.device).unsqueeze(-1)
 
 

@@ -5,10 +5,10 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
-#include <type_traits>
 
 #include "buffer.h"
 #include "half.h"
+#include "read_once.h"
 #include "score_range.h"
 
 namespace knockout {
@@ -35,14 +35,15 @@ template <class S>
 struct ScoreRow {
   const S* score;
   int64_t stride;
-  const bool* mask;  // null if there is none
+  const uint8_t* mask;  // null if there is none; any number but 0 is true
   int64_t mask_stride;
 
-  // Whether a candidate is active: neither masked out nor with a score of -inf.
-  bool active(int64_t i) const {
-    using C = ComputeType<S>;
-    return (!mask || mask[i * mask_stride]) && static_cast<C>(score[i * stride]) != -std::numeric_limits<C>::infinity();
+  // Whether a candidate with this score is active: neither masked out nor with a score of -inf.
+  template <class T>
+  bool active(int64_t i, T its_score) const {
+    return (!mask || mask[i * mask_stride] != 0) && its_score != -std::numeric_limits<T>::infinity();
   }
+  bool active(int64_t i) const { return active(i, static_cast<ComputeType<S>>(score[i * stride])); }
 };
 
 // The active candidates of a row.
@@ -73,37 +74,39 @@ class CandidateMemory {
   Buffer<int32_t> index_;
 };
 
+// Copy the scores of a row, and find their range. All that follows works on the copy: another thread may change the
+// caller's memory at any time, and numbers that change would lead a sort out of its arrays.
+template <class T, class S, class Threads>
+ScoreRange<T> copy_scores(const ScoreRow<S>& row, int64_t n, T* copy, const Threads& threads) {
+  return score_range(n, threads, [&](int64_t begin, int64_t end) {
+    if (row.stride == 1) {
+      for (int64_t i = begin; i < end; ++i) copy[i] = static_cast<T>(row.score[i]);
+    } else {
+      for (int64_t i = begin; i < end; ++i) copy[i] = static_cast<T>(row.score[i * row.stride]);
+    }
+    finish_reading();
+    return copy + begin;
+  });
+}
+
 template <class T, class S, class Threads>
 ActiveCandidates<T> find_active(const ScoreRow<S>& row, int64_t n, CandidateMemory<T>& memory, const Threads& threads) {
-  const T* score = nullptr;
-  if constexpr (std::is_same_v<T, S>) {
-    if (row.stride == 1) score = row.score;
-  }
-  if (!score) {
-    T* copy = memory.scores(n);
-    threads.parallel_for(n, 1 << 16, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) copy[i] = static_cast<T>(row.score[i * row.stride]);
-    });
-    score = copy;
-  }
-  if (!row.mask) {
-    const ScoreRange<T> range = score_range(score, n, threads);
-    if (range.finite) return {score, nullptr, n, range.low, range.high, true};
-  }
-  // A mask, or scores that are not finite: copy the active candidates.
-  T* active_score = memory.scores(n);
-  int32_t* index = memory.indices(n);
+  T* const score = memory.scores(n);
+  ScoreRange<T> range = copy_scores(row, n, score, threads);
+  if (!row.mask && range.finite) return {score, nullptr, n, range.low, range.high, true};
+  // A mask, or scores that are not finite: move the active candidates to the front.
+  int32_t* const index = memory.indices(n);
   int64_t count = 0;
   bool valid = true;
   for (int64_t i = 0; i < n; ++i) {
-    if (!row.active(i)) continue;
+    if (!row.active(i, score[i])) continue;
     valid = valid && std::isfinite(score[i]);
-    active_score[count] = score[i];
+    score[count] = score[i];
     index[count++] = static_cast<int32_t>(i);
   }
-  if (count == 0 || !valid) return {active_score, index, count, T(0), T(0), valid};
-  const ScoreRange<T> range = score_range(active_score, count, threads);
-  return {active_score, index, count, range.low, range.high, true};
+  if (count == 0 || !valid) return {score, index, count, T(0), T(0), valid};
+  range = score_range(count, threads, [&](int64_t begin, int64_t) { return score + begin; });
+  return {score, index, count, range.low, range.high, true};
 }
 
 }  // namespace knockout

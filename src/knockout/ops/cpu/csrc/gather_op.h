@@ -17,11 +17,12 @@ namespace knockout {
 // The same values, with every value row contiguous.
 inline Tensor with_contiguous_rows(const Tensor& tensor) {
   const int64_t last = tensor.dim() - 1;
-  return tensor.size(last) <= 1 || tensor.stride(last) == 1 ? tensor : torch::stable::contiguous(tensor);
+  const bool contiguous = tensor.size(last) <= 1 || tensor.stride(last) == 1;
+  return as_aligned(contiguous ? tensor : torch::stable::contiguous(tensor));
 }
 
 template <class V>
-Tensor blend_of(const Tensor& values, const SlotMembers& slots, const bool* valid, bool hard) {
+Tensor blend_of(const Tensor& values, const SlotMembers& slots, const uint8_t* valid, bool hard) {
   const int64_t dims = values.dim(), n = values.size(dims - 2), d = values.size(dims - 1);
   const int64_t stride = values.stride(dims - 2);
   Tensor out = empty(joined(slots.batch, {slots.k, d}), values.scalar_type());
@@ -132,43 +133,72 @@ void match_of(const V* grad, const Tensor& values, const SlotMembers& slots, W* 
   });
 }
 
+// Check values or their gradient (*rows, n, d), for these slots.
+inline void check_values(const Tensor& values, const char* name, const SlotMembers& slots) {
+  check_floating(values, name);
+  check_rows(values.sizes(), name, slots.batch);
+}
+
+// Check the gradient of a result (*batch, k, d).
+inline void check_result_gradient(const Tensor& grad, const SlotMembers& slots, int64_t d) {
+  check_floating(grad, "grad");
+  check_shape(grad, "grad", slots.batch, {slots.k, d});
+}
+
 inline Tensor blend(Tensor values, Tensor weight, Tensor member, std::optional<Tensor> valid, bool hard) {
-  values = with_contiguous_rows(values);
-  if (valid) valid = as_contiguous(*valid);
-  const bool* const row_valid = valid ? data<bool>(*valid) : nullptr;
   const SlotMembers slots(weight, member);
-  return dispatch_dtype(values, "values",
-                        [&](auto v) { return blend_of<decltype(v)>(values, slots, row_valid, hard); });
+  check_values(values, "values", slots);
+  if (valid) {
+    check_tensor(*valid, "valid", {ScalarType::Bool}, "bool");
+    check_shape(*valid, "valid", slots.batch, {1});
+    valid = as_contiguous(*valid);
+  }
+  values = with_contiguous_rows(values);
+  const uint8_t* const row_valid = valid ? data<uint8_t>(*valid) : nullptr;
+  Tensor out = dispatch_dtype(values, [&](auto v) { return blend_of<decltype(v)>(values, slots, row_valid, hard); });
+  slots.check_range(values.size(values.dim() - 2));
+  return out;
 }
 
 inline Tensor spread(Tensor grad, Tensor weight, Tensor member, std::vector<int64_t> shape) {
-  grad = as_contiguous(grad);
   const SlotMembers slots(weight, member);
+  check_rows(shape, "shape", slots.batch);
   const int64_t n = shape[shape.size() - 2], d = shape.back(), tables = product(shape, shape.size() - 2);
+  check(n >= 0 && d >= 0, "shape must not have negative numbers; got ", shape);
+  check_result_gradient(grad, slots, d);
+  int64_t numbers = 0;
+  check(!__builtin_mul_overflow(n, d, &numbers) && !__builtin_mul_overflow(numbers, tables, &numbers),
+        "shape must not have more than 2^63 - 1 elements; got ", shape);
+  grad = as_contiguous(grad);
   Tensor out = empty(shape, grad.scalar_type());
-  if (n * d * tables == 0) return out;
-  dispatch_dtype(grad, "grad", [&](auto v) {
+  if (numbers == 0) return out;
+  dispatch_dtype(grad, [&](auto v) {
     using V = decltype(v);
     if (tables == slots.rows)
       spread_unshared(data<V>(grad), slots, data<V>(out), n, d);
     else
       spread_shared(data<V>(grad), slots, RowOffsets(out, slots.batch), data<V>(out), tables, n, d);
   });
+  slots.check_range(n);
   return out;
 }
 
 inline Tensor match(Tensor grad, Tensor values, Tensor member, bool float64) {
+  const SlotMembers slots(std::nullopt, member);
+  check_values(values, "values", slots);
+  check_result_gradient(grad, slots, values.size(values.dim() - 1));
+  check(grad.scalar_type() == values.scalar_type(), "grad must have the dtype of values; got another one");
   grad = as_contiguous(grad);
   values = with_contiguous_rows(values);
-  const SlotMembers slots(std::nullopt, member);
   Tensor out = empty(slots.sizes, float64 ? ScalarType::Double : ScalarType::Float);
-  dispatch_dtype(values, "values", [&](auto v) {
+  dispatch_dtype(values, [&](auto v) {
     using V = decltype(v);
     if (float64)
       match_of(data<V>(grad), values, slots, data<double>(out));
     else
       match_of(data<V>(grad), values, slots, data<float>(out));
   });
+  slots.check_range(values.size(values.dim() - 2));
   return out;
 }
 

@@ -162,6 +162,7 @@ class PartialRounds {
       plan.scale = scale;
       const double unit = (boost_.kind == BoostKind::relative ? double(scale) : 1.0) / double(boost_.c);
       plan.decided_gap = double(boost_.decisive_logit()) * unit * (1 + 1e-6);
+      if (!std::isfinite(plan.decided_gap)) return false;  // no pair is ever decided: all ranks are needed
       plan.peak_gap = peak_gaps[static_cast<int>(boost_.alpha)] * plan.decided_gap * (1 + 1e-2);
       plan.undecided = first_below(r, plan, plan.decided_gap);
       plan.close_bound = bound_close_blends(r, plan);

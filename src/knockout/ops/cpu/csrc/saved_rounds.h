@@ -1,6 +1,6 @@
 // The saved rounds of a row: what its backward pass needs, in one flat array of int32.
 //
-//   SavedHeader                                   6
+//   SavedHeader                                   8
 //   Round, per round                              6 * kMaxRounds
 //   root: the ref of the entry of each slot       slots
 //   order                                         ordered
@@ -20,11 +20,16 @@
 namespace knockout {
 
 struct SavedHeader {
-  int32_t rounds;   // -1 for an invalid row: no other number matters
-  int32_t partial;  // of these: partial rounds
-  int32_t filled;   // slots
-  int32_t nodes, ordered, unused;
+  int32_t magic;     // kSavedMagic
+  int32_t call;      // RowCall::hash
+  int32_t n, slots;  // of the row: candidates; slots of the result, filled or not
+  int32_t active;    // candidates; -1 for an invalid row, of which nothing else is saved
+  int32_t partial;   // rounds
+  int32_t nodes;
+  int32_t unused;  // keeps the length even
 };
+
+constexpr int32_t kSavedMagic = 0x4b4f3134;  // distinguishes saved rounds from other numbers
 
 template <class T>
 constexpr int64_t integers_per() {
@@ -32,7 +37,7 @@ constexpr int64_t integers_per() {
 }
 
 struct SavedLayout {
-  int64_t slots;    // of the result, filled or not
+  int64_t slots;
   int64_t ordered;  // entries in `order`: the size of the field before the first round that is not partial
   int64_t nodes;
 
@@ -87,38 +92,35 @@ struct SavedRounds {
   int32_t* root;
   Rounds<T> rounds;  // without leaders
 
-  SavedRounds(int32_t* data, const SavedLayout& layout) : header(reinterpret_cast<SavedHeader*>(data)) {
+  SavedRounds(int32_t* data, const SavedLayout& layout)
+      : SavedRounds(data, reinterpret_cast<T*>(data + layout.integers()), layout) {}
+
+  // The same, with the numbers of type T in another array.
+  SavedRounds(int32_t* data, T* numbers, const SavedLayout& layout) : header(reinterpret_cast<SavedHeader*>(data)) {
     rounds.round = reinterpret_cast<Round*>(data + integers_per<SavedHeader>());
     root = data + SavedLayout::kConstant;
     rounds.order = root + layout.slots;
     rounds.better = rounds.order + layout.ordered;
     rounds.worse = rounds.better + layout.nodes;
     rounds.leader = nullptr;
-    rounds.scale = reinterpret_cast<T*>(data + layout.integers());
+    rounds.scale = numbers;
     rounds.share = rounds.scale + kMaxRounds;
     rounds.score = rounds.share + layout.nodes;
     rounds.gap = rounds.score + layout.nodes;
   }
 
-  // An array that has been written, with the layout that its header tells.
-  static SavedRounds read(int32_t* data, int64_t slots) {
-    const SavedHeader* header = reinterpret_cast<const SavedHeader*>(data);
-    return SavedRounds(data, {slots, header->ordered, header->nodes});
-  }
-
-  // Copy what is used of this array to one that may have another layout.
-  void copy_to(const SavedRounds& target, int64_t slots) const {
-    const int64_t ordered = header->ordered, nodes = header->nodes;
+  // Copy what is used of this array to one with another layout.
+  void copy_to(const SavedRounds& target, const SavedLayout& layout) const {
     *target.header = *header;
     std::copy_n(rounds.round, kMaxRounds, target.rounds.round);
-    std::copy_n(root, slots, target.root);
-    std::copy_n(rounds.order, ordered, target.rounds.order);
-    std::copy_n(rounds.better, nodes, target.rounds.better);
-    std::copy_n(rounds.worse, nodes, target.rounds.worse);
+    std::copy_n(root, layout.slots, target.root);
+    std::copy_n(rounds.order, layout.ordered, target.rounds.order);
+    std::copy_n(rounds.better, layout.nodes, target.rounds.better);
+    std::copy_n(rounds.worse, layout.nodes, target.rounds.worse);
     std::copy_n(rounds.scale, kMaxRounds, target.rounds.scale);
-    std::copy_n(rounds.share, nodes, target.rounds.share);
-    std::copy_n(rounds.score, nodes, target.rounds.score);
-    std::copy_n(rounds.gap, nodes, target.rounds.gap);
+    std::copy_n(rounds.share, layout.nodes, target.rounds.share);
+    std::copy_n(rounds.score, layout.nodes, target.rounds.score);
+    std::copy_n(rounds.gap, layout.nodes, target.rounds.gap);
   }
 };
 

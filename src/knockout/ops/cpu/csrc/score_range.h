@@ -14,6 +14,11 @@ template <class T>
 struct ScoreRange {
   T low, high;
   bool finite;
+
+  void include(const ScoreRange& other) {
+    low = std::min(low, other.low), high = std::max(high, other.high);
+    finite = finite && other.finite;
+  }
 };
 
 template <class T>
@@ -46,20 +51,27 @@ KNOCKOUT_VECTORIZED ScoreRange<double> score_range(const double* score, int64_t 
   return score_range_of(score, count);
 }
 
-// The same with several threads.
-template <class T, class Threads>
-ScoreRange<T> score_range(const T* score, int64_t count, const Threads& threads) {
-  constexpr int64_t part = 1 << 16;
-  if (count <= part) return score_range(score, count);
-  std::vector<ScoreRange<T>> ranges((count + part - 1) / part);
+// The range of `count` scores, with several threads. They come in parts: scores(begin, end) returns a pointer to those
+// of a part. A part fits into the first-level cache.
+template <class Threads, class Scores>
+auto score_range(int64_t count, const Threads& threads, const Scores& scores) {
+  using Range = decltype(score_range(scores(int64_t{0}, int64_t{0}), int64_t{0}));
+  constexpr int64_t part = 1 << 12, parts_per_thread = 1 << 4;
+  const auto range_of = [&](int64_t begin, int64_t end) {
+    Range range = score_range(scores(begin, std::min(begin + part, end)), std::min(part, end - begin));
+    for (int64_t at = begin + part; at < end; at += part) {
+      range.include(score_range(scores(at, std::min(at + part, end)), std::min(part, end - at)));
+    }
+    return range;
+  };
+  constexpr int64_t run = part * parts_per_thread;
+  if (count <= run) return range_of(0, count);
+  std::vector<Range> ranges((count + run - 1) / run);
   threads.parallel_for(static_cast<int64_t>(ranges.size()), 1, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) ranges[i] = score_range(score + i * part, std::min(part, count - i * part));
+    for (int64_t i = begin; i < end; ++i) ranges[i] = range_of(i * run, std::min((i + 1) * run, count));
   });
-  ScoreRange<T> all = ranges[0];
-  for (const ScoreRange<T>& each : ranges) {
-    all = {std::min(all.low, each.low), std::max(all.high, each.high), all.finite && each.finite};
-  }
-  return all;
+  for (const Range& each : ranges) ranges[0].include(each);
+  return ranges[0];
 }
 
 }  // namespace knockout

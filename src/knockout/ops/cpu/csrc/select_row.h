@@ -3,12 +3,14 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <limits>
 #include <vector>
 
 #include "active_candidates.h"
 #include "forward.h"
 #include "partial_rounds.h"
+#include "row_call.h"
 #include "saved_rounds.h"
 
 namespace knockout {
@@ -58,7 +60,6 @@ template <class T>
 void select_invalid_row(const ActiveCandidates<T>& candidates, const RowShape& shape, const SlotOutputs<T>& out,
                         RowResult<T>& result) {
   result.valid = false;
-  result.saved = {-1, 0, 0, 0, 0, 0};  // a SavedHeader
   std::fill_n(out.score, shape.k, std::numeric_limits<T>::quiet_NaN());
   const int64_t filled = std::min(candidates.count, shape.slots_for(candidates.count));
   for (int64_t slot = 0; slot < shape.k; ++slot) {
@@ -120,18 +121,27 @@ void prepare_field(const ActiveCandidates<T>& candidates, int64_t k, const Boost
   row.sort(threads);
 }
 
-// The whole selection. With by_position the slots are in the order of their leaders' indices, else of their scores;
-// with `save` the result has what the backward pass needs.
+// The whole selection. With `save` the result has what the backward pass needs.
 template <class T, class S, class Threads>
-void select_row(const ScoreRow<S>& row, const RowShape& shape, const Boost<T>& boost, bool by_position, bool save,
-                Workspace<T>& work, const SlotOutputs<T>& out, RowResult<T>& result, const Threads& threads) {
+void select_row(const ScoreRow<S>& row, const RowCall<T>& call, bool save, Workspace<T>& work,
+                const SlotOutputs<T>& out, RowResult<T>& result, const Threads& threads) {
+  const RowShape& shape = call.shape;
+  const Boost<T>& boost = call.boost;
   const ActiveCandidates<T> candidates = find_active(row, shape.n, work.candidates, threads);
-  if (!candidates.valid) return select_invalid_row(candidates, shape, out, result);
+  const auto n = static_cast<int32_t>(shape.n);
+  SavedHeader header{kSavedMagic, call.hash, n, static_cast<int32_t>(shape.k), -1, 0, 0, 0};
+  if (!candidates.valid) {
+    if (save) {
+      result.saved.resize(integers_per<SavedHeader>());
+      std::memcpy(result.saved.data(), &header, sizeof(header));
+    }
+    return select_invalid_row(candidates, shape, out, result);
+  }
   SavedRounds<T> all(work.saved.get(), SavedLayout::largest(shape.n, shape.k));
   all.rounds.leader = work.leader.get();
   if (!save) all.rounds.score = nullptr;
   const Rounds<T>& rounds = all.rounds;
-  const Leaders leaders{static_cast<int32_t>(shape.n), work.leader.get()};
+  const Leaders leaders{n, work.leader.get()};
   Entry<T>* const slots = work.entries.get();
   const int64_t k = shape.slots_for(candidates.count);
   Progress progress(candidates.count, k);
@@ -145,7 +155,7 @@ void select_row(const ScoreRow<S>& row, const RowShape& shape, const Boost<T>& b
       for (int64_t i = begin; i < end; ++i) rounds.order[i] = slots[i].ref;
     });
   }
-  if (by_position) {
+  if (call.by_position) {
     std::sort(slots, slots + filled,
               [&](const Entry<T>& one, const Entry<T>& other) { return leaders(one.ref) < leaders(other.ref); });
   }
@@ -157,18 +167,16 @@ void select_row(const ScoreRow<S>& row, const RowShape& shape, const Boost<T>& b
   }
   collect_members(slots, filled, shape, rounds, result, threads);
   if (!save) return;
-  *all.header = {progress.rounds,
-                 progress.partial,
-                 static_cast<int32_t>(filled),
-                 static_cast<int32_t>(progress.nodes),
-                 static_cast<int32_t>(ordered),
-                 0};
+  header.active = static_cast<int32_t>(candidates.count);
+  header.partial = progress.partial;
+  header.nodes = static_cast<int32_t>(progress.nodes);
+  *all.header = header;
   for (int64_t slot = 0; slot < shape.k; ++slot) all.root[slot] = slot < filled ? slots[slot].ref : 0;
   std::fill(rounds.round + progress.rounds, rounds.round + kMaxRounds, Round{});
   std::fill(rounds.scale + progress.rounds, rounds.scale + kMaxRounds, T(0));
   const SavedLayout layout{shape.k, ordered, progress.nodes};
   result.saved.resize(layout.template length<T>());
-  all.copy_to(SavedRounds<T>(result.saved.data(), layout), shape.k);
+  all.copy_to(SavedRounds<T>(result.saved.data(), layout), layout);
 }
 
 }  // namespace knockout

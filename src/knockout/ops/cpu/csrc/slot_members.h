@@ -2,12 +2,15 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <vector>
 
+#include "arguments.h"
 #include "gather.h"
-#include "tensors.h"
+#include "read_once.h"
 
 namespace knockout {
 
@@ -15,18 +18,22 @@ namespace knockout {
 // padding. Slots are numbered through the whole batch: slot s is in row s / k.
 class SlotMembers {
  public:
-  SlotMembers(const std::optional<Tensor>& weight, const Tensor& member)
-      : sizes(sizes_of(member)),
-        weight_(weight ? std::optional<Tensor>(as_contiguous(*weight)) : std::nullopt),
-        member_(as_contiguous(member)),
-        weight_data_(weight_ ? weight_->data_ptr() : nullptr),
-        member_data_(member_.data_ptr()),
-        weight_is_double_(weight && weight->scalar_type() == ScalarType::Double),
-        member_is_long_(member.scalar_type() == ScalarType::Long) {
+  SlotMembers(const std::optional<Tensor>& weight, const Tensor& member) : sizes(checked(weight, member)) {
     max_members = sizes.back();
     k = sizes[sizes.size() - 2];
     batch.assign(sizes.begin(), sizes.end() - 2);
     rows = product(batch, batch.size());
+    if (weight) weight_ = as_contiguous(*weight);
+    member_ = as_contiguous(member);
+    weight_data_ = weight_ ? weight_->data_ptr() : nullptr;
+    member_data_ = member_.data_ptr();
+    weight_is_double_ = weight && weight->scalar_type() == ScalarType::Double;
+    member_is_long_ = member.scalar_type() == ScalarType::Long;
+  }
+
+  // Raise an error if a member was out of range. It was skipped: nothing can be thrown while threads are at work.
+  void check_range(int64_t n) const {
+    check(!out_of_range_, "member must be from 0 to n = ", n, ", where n is padding; got a number out of this range");
   }
 
   // use(i, member, weight) for the members of a slot that are not padding; the weight is 1 if there are no weights.
@@ -50,6 +57,18 @@ class SlotMembers {
   int64_t k, max_members, rows;
 
  private:
+  static Sizes checked(const std::optional<Tensor>& weight, const Tensor& member) {
+    check_tensor(member, "member", {ScalarType::Int, ScalarType::Long}, "int32 or int64");
+    Sizes sizes = sizes_of(member);
+    check(sizes.size() >= 2 && sizes.back() >= 1 && sizes[sizes.size() - 2] >= 1,
+          "member must have shape (*batch, k, m) with k and m of at least 1; got ", sizes);
+    if (weight) {
+      check_tensor(*weight, "weight", {ScalarType::Float, ScalarType::Double}, "float32 or float64");
+      check_shape(*weight, "weight", sizes, {});
+    }
+    return sizes;
+  }
+
   template <class C, class I, class W, class Use>
   void for_each_as(int64_t slot, int64_t n, const Use& use) const {
     const I* member = static_cast<const I*>(member_data_) + slot * max_members;
@@ -58,11 +77,13 @@ class SlotMembers {
     for (int64_t at = 0; at < max_members; at += block) {
       const int64_t end = std::min(at + block, max_members);
       // Most members of a long slot are padding: skip whole blocks of it.
-      I least = static_cast<I>(n);
-      for (int64_t i = at; i < end; ++i) least = member[i] < least ? member[i] : least;
-      if (least == static_cast<I>(n)) continue;
+      I least = std::numeric_limits<I>::max(), largest = 0;
+      for (int64_t i = at; i < end; ++i) least = std::min(least, member[i]), largest = std::max(largest, member[i]);
+      if (least < 0 || largest > n) out_of_range_ = true;
+      if (least >= n) continue;
       for (int64_t i = at; i < end; ++i) {
-        if (member[i] < n) use(i, static_cast<int64_t>(member[i]), weight ? static_cast<C>(weight[i]) : C(1));
+        const I each = read_once(member[i]);
+        if (each >= 0 && each < n) use(i, static_cast<int64_t>(each), weight ? static_cast<C>(weight[i]) : C(1));
       }
     }
   }
@@ -71,6 +92,7 @@ class SlotMembers {
   Tensor member_;
   const void *weight_data_, *member_data_;  // asking a tensor for them is a call into PyTorch
   bool weight_is_double_, member_is_long_;
+  mutable std::atomic<bool> out_of_range_ = false;
 };
 
 // The row of one slot after the other, without a division for each.

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <functional>
 #include <initializer_list>
+#include <limits>
 #include <numeric>
 #include <type_traits>
 #include <vector>
@@ -78,8 +79,35 @@ inline Tensor empty(const Sizes& sizes, ScalarType dtype) {
   return Tensor(handle);
 }
 
+// The size of an element in bytes, of the dtypes that operators take; more than any storage has, for other dtypes.
+inline int64_t item_size(ScalarType dtype) {
+  switch (dtype) {
+    case ScalarType::Bool:
+      return 1;
+    case ScalarType::Half:
+    case ScalarType::BFloat16:
+      return 2;
+    case ScalarType::Float:
+    case ScalarType::Int:
+      return 4;
+    case ScalarType::Double:
+    case ScalarType::Long:
+      return 8;
+    default:
+      return std::numeric_limits<int64_t>::max();
+  }
+}
+
+// The same tensor, at an address that is a multiple of `bytes`: tensors made of a buffer can lie anywhere.
+inline Tensor as_aligned(const Tensor& tensor, int64_t bytes) {
+  const auto address = reinterpret_cast<uintptr_t>(tensor.data_ptr());
+  return address % static_cast<uintptr_t>(bytes) ? torch::stable::clone(tensor) : tensor;
+}
+
+inline Tensor as_aligned(const Tensor& tensor) { return as_aligned(tensor, item_size(tensor.scalar_type())); }
+
 inline Tensor as_contiguous(const Tensor& tensor) {
-  return tensor.is_contiguous() ? tensor : torch::stable::contiguous(tensor);
+  return as_aligned(tensor.is_contiguous() ? tensor : torch::stable::contiguous(tensor));
 }
 
 // The pointer is untyped in between because the half types of half.h are not those of PyTorch.
@@ -94,9 +122,9 @@ constexpr ScalarType dtype_of() {
   return std::is_same_v<T, float> ? ScalarType::Float : ScalarType::Double;
 }
 
-// use(x), where the type of x is the C++ type of the tensor's dtype.
+// use(x), where the type of x is the C++ type of the tensor's floating dtype, which has been checked.
 template <class Use>
-auto dispatch_dtype(const Tensor& tensor, const char* name, const Use& use) {
+auto dispatch_dtype(const Tensor& tensor, const Use& use) {
   switch (tensor.scalar_type()) {
     case ScalarType::Float:
       return use(float{});
@@ -104,10 +132,8 @@ auto dispatch_dtype(const Tensor& tensor, const char* name, const Use& use) {
       return use(double{});
     case ScalarType::Half:
       return use(Float16{});
-    case ScalarType::BFloat16:
-      return use(BFloat16{});
     default:
-      STD_TORCH_CHECK(false, "knockout: ", name, " must be float16, bfloat16, float32 or float64");
+      return use(BFloat16{});
   }
 }
 
