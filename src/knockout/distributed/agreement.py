@@ -44,7 +44,10 @@ def agree(
     gathered = ranks.all_gather(_encode(message, ranks.device), f"{call}: arguments").cpu()
     messages, number = [_decode(each) for each in gathered], ranks.next_call_number()
     if failure is not None:
-        raise failure
+        try:
+            raise failure
+        finally:
+            del failure  # or this frame and the error's traceback would keep each other, and the caller's group, alive
     for rank, each in enumerate(messages):
         if "error" in each:
             raise RankError(f"knockout.distributed.{call}: rank {rank} failed with {each['error']}")

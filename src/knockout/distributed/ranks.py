@@ -9,6 +9,7 @@ import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from weakref import WeakKeyDictionary, ref
 
 import torch
 import torch.distributed as dist
@@ -37,7 +38,8 @@ class Traffic:
 
 
 _counting: list[Traffic] = []
-_CALLS: Counter[str] = Counter()  # calls so far in each group, by the name of the group
+# Calls so far in each group. By the object, not by its name: PyTorch uses the name again once a group is destroyed.
+_CALLS: WeakKeyDictionary[dist.ProcessGroup, int] = WeakKeyDictionary()
 
 
 @contextmanager
@@ -55,6 +57,10 @@ class Ranks:
     """A process group and its collectives. All ranks must make the same calls in the same order.
 
     ``what`` names the purpose of a message, for ``Traffic`` and for error texts.
+
+    Results and their autograd graphs hold this object, so it refers to the group only weakly. If a result kept a group
+    beyond ``destroy_process_group``, the threads of the group would still run when Python ends. A thread that then
+    frees a tensor aborts the process.
     """
 
     def __init__(self, group: dist.ProcessGroup | None) -> None:
@@ -68,15 +74,19 @@ class Ranks:
                 f"group must be a torch.distributed.ProcessGroup that contains this process, or None for all "
                 f"processes; got {group!r}"
             )
-        self._group = group or dist.group.WORLD
-        assert self._group is not None
-        self._name = self._group.group_name
-        self.rank, self.size = dist.get_rank(self._group), dist.get_world_size(self._group)
+        group = group or dist.group.WORLD
+        assert group is not None
+        self._group, self._name = ref(group), group.group_name
+        self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
+        # A device whose tensors the group can send, whatever the device of the caller's tensors.
+        nccl = "nccl" in dist.get_backend(group)
+        self.device = torch.device("cuda", torch.cuda.current_device()) if nccl else torch.device("cpu")
 
     def next_call_number(self) -> int:
         """Number the calls in this group from 1 on. All ranks make the same calls, and so get the same numbers."""
-        _CALLS[self._name] += 1
-        return _CALLS[self._name]
+        group = self._existing_group()
+        _CALLS[group] = _CALLS.get(group, 0) + 1
+        return _CALLS[group]
 
     def check_same_call(self, number: int, what: str) -> None:
         """Raise an error unless all ranks are in the backward pass of the same call: messages would be mixed up."""
@@ -87,13 +97,6 @@ class Ranks:
                 f"all ranks must use the same results of knockout.distributed in their losses, multiplied by 0 where a "
                 f"rank does not need one, and run their backward passes in the same order; got {shown}"
             )
-
-    @property
-    def device(self) -> torch.device:
-        """A device whose tensors the group can send, whatever the device of the caller's tensors."""
-        if "nccl" in dist.get_backend(self._group):
-            return torch.device("cuda", torch.cuda.current_device())
-        return torch.device("cpu")
 
     def all_gather(self, tensor: Tensor, what: str) -> Tensor:
         """The tensors of all ranks, which have the same shape, as (size, *shape)."""
@@ -147,11 +150,22 @@ class Ranks:
         start, stop = itertools.islice(itertools.accumulate(counts, initial=0), self.rank, self.rank + 2)
         return slice(start, stop)
 
+    def _existing_group(self) -> dist.ProcessGroup:
+        """The group, unless it was destroyed. Its name cannot tell: a new group may have the same name."""
+        group = self._group()
+        if group is None or not _is_registered(group):
+            raise RuntimeError(
+                "the process group of this result of knockout.distributed no longer exists: it was destroyed by "
+                "torch.distributed.destroy_process_group. Apply selections and run backward passes before that"
+            )
+        return group
+
     def _count(self, what: str, size: int) -> None:
         for each in _counting:
             each.sent[what] += size
 
     def _wait(self, what: str, call: Callable[[], Tensor]) -> Tensor:
+        self._existing_group()
         try:
             out: Tensor = _OPS.wait_tensor(call())
         except RuntimeError as error:
@@ -161,6 +175,15 @@ class Ranks:
                 f"no longer be used. The error was: {error}"
             ) from error
         return out
+
+
+def _is_registered(group: dist.ProcessGroup) -> bool:
+    """Whether the group was not destroyed yet, even if somebody still holds it."""
+    try:
+        dist.get_rank(group)
+    except ValueError:
+        return False
+    return True
 
 
 _OPS = collectives()

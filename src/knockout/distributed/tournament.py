@@ -90,7 +90,10 @@ def _play_own_rows(received: Tensor, routing: Routing, call: Call) -> tuple[RowO
     length = -1 if played is None else len(played[1].member)
     lengths = call.ranks.all_gather(torch.tensor(length, device=received.device), "plan lengths").tolist()
     if failure is not None:
-        raise failure
+        try:
+            raise failure
+        finally:
+            del failure  # or this frame and the error's traceback would keep each other, and the caller's group, alive
     if min(lengths) < 0:
         raise RankError(
             f"knockout.distributed: the tournament failed on rank {lengths.index(-1)}; see the error of that rank"
