@@ -18,6 +18,7 @@ import knockout
 from knockout import backends
 from knockout.backends import NAMES, chosen_for, force, why_not
 from knockout.boost import Relative
+from knockout.ops import choice
 from knockout.ops.choice import BACKENDS
 from knockout.ops.schema import SCHEMAS
 from tests.cases import RecordOperators, randn, run_python, same_bits, separated
@@ -101,6 +102,31 @@ def test_a_block_that_began_first_may_end_first() -> None:
     first.__exit__(None, None, None)
     assert backends.available() == ["cpu"]
     second.__exit__(None, None, None)
+    assert backends.available() == ["reference", "cpu"]
+
+
+def test_a_block_may_end_in_the_middle_of_the_end_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = force("reference"), force("cpu")
+
+    class Interrupted(list[Any]):
+        """Ends the first block after the last block was looked up, as another thread may do."""
+
+        armed = False
+
+        def __getitem__(self, index: Any) -> Any:
+            found = super().__getitem__(index)
+            if self.armed:
+                self.armed = False
+                first.__exit__(None, None, None)
+            return found
+
+    blocks = Interrupted(choice._blocks)
+    monkeypatch.setattr(choice, "_blocks", blocks)
+    first.__enter__()
+    second.__enter__()
+    blocks.armed = True
+    second.__exit__(None, None, None)
+    assert not blocks.armed
     assert backends.available() == ["reference", "cpu"]
 
 

@@ -6,6 +6,7 @@ import io
 import mmap
 import subprocess
 import sys
+import weakref
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -294,6 +295,89 @@ def test_gradients() -> None:
 
     assert torch.autograd.gradcheck(use, scores)
     assert torch.autograd.gradgradcheck(use, scores)
+
+
+class OneBuffer(Counting):
+    """A source that returns the same memory every time."""
+
+    def __init__(self, values: Tensor, kind: str) -> None:
+        super().__init__(values)
+        self.kind, self.buffer = kind, torch.zeros_like(values)
+
+    def take(self, wanted: Any) -> Any:
+        read = self.buffer[: len(wanted)].copy_(super().take(wanted))
+        return read.numpy() if self.kind == "numpy" else read
+
+
+class WholeTable(Counting):
+    """A source that returns a view of its table where all rows are wanted."""
+
+    def take(self, wanted: Any) -> Tensor:
+        read = super().take(wanted)
+        return self.values[:] if len(wanted) == len(self.values) else read
+
+
+@pytest.mark.usefixtures("block")
+@pytest.mark.parametrize("kind", ["numpy", "torch"])
+def test_a_source_may_fill_the_same_buffer_again(kind: str) -> None:
+    values, scores = randn(N, D), [separated(2, N, seed=seed).requires_grad_() for seed in range(2)]
+    source = OneBuffer(values, kind)
+    outs = [[knockout.topk(each, mine, 7, 2.0).values for mine in scores] for each in (source, values)]
+    found, expected = (torch.autograd.grad([out.sin().sum() for out in some], scores) for some in outs)
+    torch.testing.assert_close(found, expected)
+
+
+def test_a_source_may_return_its_table_and_change_it_later() -> None:
+    values, scores = randn(N, D), torch.zeros(N, dtype=torch.float64, requires_grad=True)
+    source = WholeTable(values.clone())
+    out, expected = (knockout.topk(each, scores, 7, 0.3).values for each in (source, values))
+    assert source.read() == list(range(N))
+    source.values.fill_(torch.nan)
+    found = torch.autograd.grad(out.sin().sum(), scores)
+    torch.testing.assert_close(found, torch.autograd.grad(expected.sin().sum(), scores))
+
+
+def kept_numbers(run: Callable[[], Tensor]) -> tuple[int, Tensor]:
+    """How many floating-point numbers autograd saves in a call, and its result."""
+    saved: list[Tensor] = []
+
+    def save(tensor: Tensor) -> Tensor:
+        saved.append(tensor)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(save, lambda tensor: tensor):
+        out = run()
+    return sum(each.numel() for each in saved if each.is_floating_point()), out
+
+
+def test_value_rows_are_kept_only_for_a_gradient() -> None:
+    source, picked = Counting(randn(N, D)), knockout.select(separated(N).requires_grad_(), 7, 0.3)
+    read = D * int((picked.mass() > 0).sum())
+    kept, out = kept_numbers(lambda: picked.apply(source))
+    assert kept == read  # and no weights
+    assert out.requires_grad
+    with torch.no_grad():
+        assert kept_numbers(lambda: picked.apply(source))[0] == 0
+    assert kept_numbers(lambda: knockout.select(separated(N), 7, 0.3).apply(source))[0] == 0
+    hard = knockout.select(separated(N).requires_grad_(), 7, 0.3, hard=True)
+    assert kept_numbers(lambda: hard.apply(source))[0] == 0
+
+
+def test_chunks_of_slots_do_not_each_keep_the_value_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(knockout.plan.DensePlan, "CHUNK", N)
+    values, scores = randn(N, D), separated(N).requires_grad_()
+    take, returned = sources._Array.take, list[Any]()
+
+    def watched(self: Any, wanted: Any) -> Any:
+        read = take(self, wanted)
+        returned.append(weakref.ref(read))
+        return read
+
+    monkeypatch.setattr(sources._Array, "take", watched)
+    out, expected = (methods.softsort(scores, 5).apply(each) for each in (values.numpy(), values))
+    assert [each() is None for each in returned] == [True] * 5
+    found = torch.autograd.grad(out.sin().sum(), scores)
+    torch.testing.assert_close(found, torch.autograd.grad(expected.sin().sum(), scores))
 
 
 @pytest.mark.parametrize(("batch", "width"), [((0, 2), 3), ((2,), 0), ((2,), 1)])

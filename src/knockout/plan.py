@@ -32,6 +32,10 @@ class Plan(ABC):
     n: int
     valid: Tensor  # (*batch, 1) bool: False for an invalid row, with a NaN or +inf score: all its results are NaN
 
+    def check(self, device: torch.device) -> None:
+        """Raise if the plan has dtypes that cannot be used, or is not on this device."""
+        _check_part(self.valid, "valid", device, torch.bool)
+
     @abstractmethod
     def apply(self, values: Tensor) -> Tensor:
         """Blended values (*batch, k, d) of values (..., n, d), in the dtype of the values."""
@@ -70,6 +74,11 @@ class SparsePlan(Plan):
     score: Tensor  # (*batch, k): blended; 0 in an empty slot; NaN throughout an invalid row
     hard: bool = False  # forward as if each leader had all the weight, backward as it is
     backend: str = "reference"  # that blends, and computes the gradients
+
+    def check(self, device: torch.device) -> None:
+        _check_part(self.member, "member", device, torch.int32, torch.int64)
+        _check_part(self.weight, "weight", device, torch.float32, torch.float64)
+        super().check(device)
 
     def apply(self, values: Tensor) -> Tensor:
         member, weight, valid = self.member, self.weight, self.valid
@@ -135,7 +144,7 @@ class DensePlan(Plan):
     def apply(self, values: Tensor) -> Tensor:
         wide = values.to(computing_dtype(values.dtype))
         with full_precision(values.device):
-            return self._all(lambda weight: weight.to(wide.dtype) @ wide, dim=-2).to(values.dtype)
+            return self._all(lambda weight: weight.to(wide.dtype) @ wide, dim=-2, factor=wide).to(values.dtype)
 
     def read(self, source: RowSource, progress: Progress = None) -> Tensor:
         # Once for every chunk of slots: all weights at a time would be k times as many as there are candidates.
@@ -176,10 +185,10 @@ class DensePlan(Plan):
         step = max(1, self.CHUNK // max(1, self._batch_size() * self.n))
         return ((start, min(start + step, self.k)) for start in range(0, self.k, step))
 
-    def _all(self, use: Callable[[Tensor], Tensor], dim: int) -> Tensor:
-        return torch.cat([self._each(use, *chunk) for chunk in self._chunks()], dim=dim)
+    def _all(self, use: Callable[[Tensor], Tensor], dim: int, factor: Tensor | None = None) -> Tensor:
+        return torch.cat([self._each(use, *chunk, factor) for chunk in self._chunks()], dim=dim)
 
-    def _each(self, use: Callable[[Tensor], Tensor], start: int, stop: int) -> Tensor:
+    def _each(self, use: Callable[[Tensor], Tensor], start: int, stop: int, factor: Tensor | None = None) -> Tensor:
         def run() -> Tensor:
             return use(self.slot_weights(start, stop))
 
@@ -187,13 +196,42 @@ class DensePlan(Plan):
         if not torch.is_grad_enabled() or stop - start == self.k or is_transforming():
             return run()
         out: Tensor = checkpoint(run, use_reentrant=False, preserve_rng_state=False)
+        if factor is not None and any(isinstance(x, Tensor) and x.requires_grad for x in vars(self).values()):
+            out = _Unchanged.apply(out, factor)  # type: ignore[no-untyped-call]
         return out
+
+
+def _check_part(tensor: Tensor, name: str, device: torch.device, *dtypes: torch.dtype) -> None:
+    if tensor.dtype not in dtypes:
+        raise TypeError(
+            f"the tensor `{name}` of a selection must be {' or '.join(map(str, dtypes))}; got {tensor.dtype}. Convert "
+            f"only the floating-point tensors of a selection, and only to floating-point dtypes"
+        )
+    if tensor.device != device:
+        raise ValueError(
+            f"the tensors of a selection must be on one device; got `{name}` on {tensor.device} and `indices` on "
+            f"{device}. Move all of them"
+        )
 
 
 def _entropy(weight: Tensor) -> Tensor:
     # -w log w, with derivative 0 at w = 0 instead of infinity: a candidate without weight stays without.
     carried = torch.where(weight != 0, weight, 1.0)
     return -carried * torch.log(carried)
+
+
+class _Unchanged(Function):
+    """``out``; its backward pass raises if ``factor`` was changed in place, which a checkpoint would not notice."""
+
+    @staticmethod
+    def forward(ctx: Any, out: Tensor, factor: Tensor) -> Tensor:
+        ctx.save_for_backward(factor)
+        return out.view_as(out)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        _ = ctx.saved_tensors  # autograd compares the version of what it saved
+        return grad, None
 
 
 def straight_through(shown: Tensor, true: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ from torch import Tensor
 from knockout.boost import Boost
 from knockout.candidates import invalidate
 from knockout.checks import check_values
+from knockout.dtypes import computing_dtype
 from knockout.plan import Plan
 from knockout.rows.gather import Progress
 from knockout.rows.sources import RowSource, check_source
@@ -100,9 +101,9 @@ class Selection:
         """
         if isinstance(values, Tensor):
             check_values(values, self.indices.shape[:-1], self.n, self.indices.device)
-            return self._plan.apply(values)
+            return self._checked_plan().apply(values)
         check_source(values, self.n)
-        return self._plan.read(values, progress)
+        return self._checked_plan().read(values, progress)
 
     def __matmul__(self, values: Tensor | RowSource) -> Tensor:
         return self.apply(values)
@@ -115,14 +116,14 @@ class Selection:
         For inspecting a selection; ``apply`` needs far less memory. The weights of a straight-through selection are
         one-hot, with the gradient of the soft weights.
         """
-        return self._plan.weights().to(self.dtype)
+        return self._checked_plan().weights().to(self.dtype)
 
     def mass(self) -> Tensor:
         """Soft k-hot mask (..., n): how much of each candidate was passed on; sums to the number of filled slots.
 
         For ``methods`` that compute a soft mask themselves it is that mask, including candidates not passed on.
         """
-        return self._plan.mass().to(self.dtype)
+        return self._checked_plan().mass().to(self.dtype)
 
     def support(self) -> Tensor:
         """How many candidates carry weight in each slot (..., k), int64: 1 if it is decided, 0 in invalid rows.
@@ -131,7 +132,7 @@ class Selection:
         >>> knockout.select(torch.tensor([5.0, 4.0, 3.9, 0.0]), k=2).support()
         tensor([1, 2])
         """
-        return self._plan.support()
+        return self._checked_plan().support()
 
     def perplexity(self) -> Tensor:
         """Effective number of candidates in each slot (..., k): exp of the entropy of its weights; 0 in an empty slot.
@@ -139,8 +140,14 @@ class Selection:
         Differentiable: a penalty on its logarithm sharpens a selection, a reward softens it. For a straight-through
         selection, support and perplexity are those of the soft selection whose gradients it has.
         """
-        entropy = self._plan.entropy()
+        entropy = self._checked_plan().entropy()
         return invalidate(torch.where(self.mask, torch.exp(entropy), 0.0), self._plan.valid).to(self.dtype)
+
+    def _checked_plan(self) -> Plan:
+        """The plan, checked unless it is as ``select`` made it: pytree functions may change its dtypes and devices."""
+        if self._origin is None:
+            self._plan.check(self.indices.device)
+        return self._plan
 
     def __repr__(self) -> str:
         return f"Selection(k={self.k}, n={self.n}, batch={tuple(self.indices.shape[:-1])}, dtype={self.dtype})"
@@ -159,8 +166,15 @@ def _flatten(selection: Selection) -> tuple[list[Tensor], Any]:
 def _unflatten(leaves: Iterable[Any], context: Any) -> Selection:
     kind, names, settings, dtype = context
     parts = iter(leaves)
-    plan = kind(**{name: next(parts) for name in names}, **dict(settings))
+    plan = kind(**{name: _in_computing_dtype(next(parts)) for name in names}, **dict(settings))
     return Selection(plan, next(parts), next(parts), dtype)
+
+
+def _in_computing_dtype(part: Any) -> Any:
+    """A part of a plan, which is computed in float32 or float64: FSDP and others convert the inputs of a module."""
+    if isinstance(part, Tensor) and part.is_floating_point():
+        return part.to(computing_dtype(part.dtype))
+    return part
 
 
 register_pytree_node(Selection, _flatten, _unflatten, serialized_type_name="knockout.Selection")

@@ -5,6 +5,8 @@ The judge is a product with a dense matrix of weights, which PyTorch differentia
 
 from __future__ import annotations
 
+import weakref
+from collections.abc import Callable
 from typing import NamedTuple
 
 import pytest
@@ -13,8 +15,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from knockout.ops.autograd.gather import blend
-from tests.cases import NAN
+import knockout
+from knockout.ops.autograd.gather import _match, _spread, blend
+from tests.cases import NAN, randn, same_bits, separated
 
 
 class Slots(NamedTuple):
@@ -83,3 +86,105 @@ def test_invalid_rows_are_nan_and_others_are_not(backend: str, hard: bool) -> No
     out = blend(values, weight, member, valid, hard, backend=backend).squeeze(-1)
     assert out[0].tolist() == [1.0 if hard else 0.5, 0.0]
     assert out[1].isnan().all()
+
+
+# --- what is saved for the backward pass ----------------------------------------------------------
+
+MEMBER = torch.tensor([[3, 0, 5], [1, 5, 5]])  # of five candidates
+VALUES, WEIGHT, GRAD = randn(5, 4), randn(2, 3, seed=1), randn(2, 4, seed=2)
+
+# Each function with its two factors: it is linear in both.
+Bilinear = Callable[[Tensor, Tensor, str], Tensor]
+FUNCTIONS: dict[str, tuple[Bilinear, Tensor, Tensor]] = {
+    "blend": (lambda v, w, backend: blend(v, w, MEMBER, backend=backend), VALUES, WEIGHT),
+    "spread": (lambda g, w, backend: _spread(g, w, MEMBER, VALUES.shape, backend), GRAD, WEIGHT),
+    "match": (lambda g, v, backend: _match(g, v, MEMBER, torch.float64, backend), GRAD, VALUES),
+}
+
+
+@pytest.mark.parametrize("which", [0, 1])
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_the_gradient_of_one_factor_needs_only_the_other(backend: str, name: str, which: int) -> None:
+    function, *factors = FUNCTIONS[name]
+
+    def run() -> tuple[list[Tensor], Tensor, Tensor]:
+        used = [each * 1 for each in factors]
+        leaf = factors[which].clone().requires_grad_()
+        used[which] = leaf * 1
+        return used, leaf, function(used[0], used[1], backend)
+
+    _, leaf, out = run()
+    up = randn(*out.shape, seed=3)
+    (expected,) = torch.autograd.grad(out, leaf, up)
+    used, leaf, out = run()
+    with torch.no_grad():
+        used[which].fill_(NAN)
+    same_bits(torch.autograd.grad(out, leaf, up)[0], expected)
+    used, leaf, out = run()
+    used[1 - which].fill_(NAN)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        torch.autograd.grad(out, leaf, up)
+
+
+@pytest.mark.parametrize("method", [knockout.select, knockout.methods.lapsum, knockout.methods.softsort])
+@pytest.mark.parametrize("chunk", [2**22, 60])
+def test_values_that_only_need_a_gradient_themselves_are_not_kept(
+    method: Callable[[Tensor, int], knockout.Selection], chunk: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(knockout.plan.DensePlan, "CHUNK", chunk)
+    leaf, scores = randn(60, 5).requires_grad_(), separated(60)
+    (expected,) = torch.autograd.grad(method(scores, 7).apply(leaf).sin().sum(), leaf)
+    values = leaf * 1
+    out = method(scores, 7).apply(values)
+    with torch.no_grad():
+        values.fill_(NAN)
+    same_bits(torch.autograd.grad(out.sin().sum(), leaf)[0], expected)
+    if method is not knockout.methods.softsort:  # which computes chunks again
+        out = method(scores, 7).apply(values)
+        gone = weakref.ref(values)
+        del values
+        assert gone() is None
+    scores.requires_grad_()
+    values = leaf * 1
+    out = method(scores, 7).apply(values)
+    with torch.no_grad():
+        values.mul_(2)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        torch.autograd.grad(out.sin().sum(), scores)
+
+
+def test_values_are_not_kept_by_topk() -> None:
+    leaf, scores = randn(2, 60, 5).requires_grad_(), separated(2, 60)
+    values = leaf * 1
+    out = knockout.topk(values, scores, 7)
+    gone = weakref.ref(values)
+    del values
+    assert gone() is None
+    (found,) = torch.autograd.grad(out.values.sum(), leaf)
+    torch.testing.assert_close(found, knockout.select(scores, 7).mass().unsqueeze(-1).expand_as(leaf))
+
+
+@pytest.mark.parametrize("arguments", [0, 1, (0, 1)])
+def test_what_is_saved_under_transforms(backend: str, arguments: int | tuple[int, ...]) -> None:
+    def own(values: Tensor, weight: Tensor) -> Tensor:
+        return blend(values, weight, MEMBER, backend=backend).exp().sum()
+
+    def judge(values: Tensor, weight: Tensor) -> Tensor:
+        return by_a_dense_matrix(values, weight, MEMBER).exp().sum()
+
+    def second(function: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
+        def norm(values: Tensor, weight: Tensor) -> Tensor:
+            found = torch.func.grad(function, arguments)(values, weight)
+            return torch.stack([x.square().sum() for x in (found if isinstance(found, tuple) else (found,))]).sum()
+
+        return norm
+
+    for mine, theirs in ((own, judge), (second(own), second(judge))):
+        for argument in (0, 1):
+            expected = torch.func.grad(theirs, argument)(VALUES, WEIGHT)
+            torch.testing.assert_close(torch.func.grad(mine, argument)(VALUES, WEIGHT), expected)
+    compiled = torch.compile(own, backend="aot_eager", fullgraph=True)
+    wanted = arguments if isinstance(arguments, tuple) else (arguments,)
+    leaves = [each.clone().requires_grad_(i in wanted) for i, each in enumerate((VALUES, WEIGHT))]
+    found = torch.autograd.grad(compiled(*leaves), [leaves[i] for i in wanted])
+    torch.testing.assert_close(found, torch.autograd.grad(judge(*leaves), [leaves[i] for i in wanted]))

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import reduce
 from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
+from torch.utils._pytree import tree_map
 
 import knockout
 from knockout.boost import Boost, Fixed
@@ -145,3 +149,104 @@ def test_a_selection_can_be_saved(tmp_path: Path) -> None:
     expected = knockout.topk(values, scores, 4).values
     torch.save(knockout.select(scores, 4), tmp_path / "selection.pt")
     same_bits(torch.load(tmp_path / "selection.pt", weights_only=False).apply(values), expected)
+
+
+# --- tensors that a function was mapped over, as FSDP does for mixed precision --------------------
+
+METHODS: dict[str, Callable[[Tensor], knockout.Selection]] = {
+    "soft": lambda scores: knockout.select(scores, 7, 0.5),
+    "hard": lambda scores: knockout.select(scores, 7, 0.5, hard=True),
+    "lapsum": lambda scores: knockout.methods.lapsum(scores, 7),
+    "softsort": lambda scores: knockout.methods.softsort(scores, 7),
+}
+
+
+def converted(selection: knockout.Selection, *dtypes: torch.dtype) -> knockout.Selection:
+    """The selection with its floating-point tensors converted to one dtype after the other."""
+
+    def convert(tensor: Tensor) -> Tensor:
+        return reduce(Tensor.to, dtypes, tensor) if tensor.is_floating_point() else tensor
+
+    out: knockout.Selection = tree_map(convert, selection)
+    return out
+
+
+def shown(selection: knockout.Selection, values: Tensor) -> list[Tensor]:
+    return [
+        selection.apply(values),
+        selection.apply(values[0].detach().numpy()),
+        selection.scores,
+        selection.weights(),
+        selection.mass(),
+        selection.perplexity(),
+        selection.support(),
+    ]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("name", METHODS)
+def test_converted_weights_act_as_the_numbers_that_they_are(name: str, dtype: torch.dtype) -> None:
+    results = []
+    for dtypes in ([dtype], [dtype, torch.float32]):
+        values = randn(2, 60, 5, dtype=torch.float32).requires_grad_()
+        scores = randn(2, 60, dtype=torch.float32).requires_grad_()
+        *found, support = shown(converted(METHODS[name](scores), *dtypes), values)
+        gradients = torch.autograd.grad([each.sin().sum() for each in found], (values, scores))
+        results.append([*found, support, *gradients])
+    for one, other in zip(*results, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
+    if dtype != torch.float64:
+        for one, other in zip(*results, strict=True):
+            same_bits(one, other)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_converted_weights_under_transforms(dtype: torch.dtype) -> None:
+    values, scores = randn(2, 60, 5, dtype=torch.float32), randn(2, 60, dtype=torch.float32)
+    selection = converted(knockout.select(scores, 7, 0.5), dtype)
+    expected = selection.weights() @ values
+    assert torch.equal(selection.weights(), knockout.select(scores, 7, 0.5).weights().to(dtype).float())
+
+    def apply(selection: knockout.Selection, values: Tensor) -> Tensor:
+        return selection.apply(values)
+
+    torch.testing.assert_close(apply(selection, values), expected)
+    torch.testing.assert_close(torch.vmap(apply)(selection, values), expected)
+    torch.testing.assert_close(torch.compile(apply, backend="aot_eager", fullgraph=True)(selection, values), expected)
+
+
+@pytest.mark.parametrize(
+    ("convert", "words"),
+    [
+        (Tensor.float, r"`member` of a selection must be torch\.int32 or torch\.int64; got torch\.float32"),
+        (Tensor.bfloat16, r"`member` of a selection must be torch\.int32 or torch\.int64; got torch\.float32"),
+        (Tensor.bool, r"`member` of a selection must be torch\.int32 or torch\.int64; got torch\.bool"),
+        (Tensor.long, r"`weight` of a selection must be torch\.float32 or torch\.float64; got torch\.int64"),
+        (lambda x: x.int() if x.dtype == torch.bool else x, r"`valid` of a selection must be torch\.bool; got torch"),
+    ],
+)  # fmt: skip
+def test_members_that_were_converted(convert: Callable[[Tensor], Tensor], words: str) -> None:
+    values = randn(60, 5)
+    selection = tree_map(convert, knockout.select(separated(60), 7, 0.5))
+    for use in (
+        lambda: selection.apply(values),
+        lambda: selection.apply(values.numpy()),
+        selection.weights,
+        selection.mass,
+        selection.support,
+        selection.perplexity,
+    ):
+        with pytest.raises(TypeError, match=words):
+            use()
+
+
+def test_a_selection_moved_to_another_device() -> None:
+    values, selection = randn(60, 5), knockout.select(separated(60).requires_grad_(), 7, 0.5)
+    moved = tree_map(lambda x: x.to("meta"), selection)
+    assert {each.device.type for each in (moved.apply(values.to("meta")), moved.weights(), moved.scores)} == {"meta"}
+    with pytest.raises(ValueError, match="values must be on the device of scores, meta; got cpu"):
+        moved.apply(values)
+    for halfway in (Tensor.is_floating_point, lambda x: not x.is_floating_point()):
+        moved = tree_map(lambda x, halfway=halfway: x.to("meta") if halfway(x) else x, selection)
+        with pytest.raises(ValueError, match="the tensors of a selection must be on one device; got `weight` on"):
+            moved.apply(values.to(moved.indices.device))

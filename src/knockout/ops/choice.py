@@ -34,8 +34,8 @@ class _Forced:
         self.name = name
 
 
-_blocks: list[_Forced] = []
-_forced = _ENVIRONMENT
+_blocks = [_Forced(_ENVIRONMENT)]  # those that have not ended; the first one never ends
+_forced = _ENVIRONMENT  # the name of the last block: torch.compile guards a string better than a list
 _warned = False
 
 
@@ -45,11 +45,12 @@ def choose(scores: Tensor, boost: Boost | None = None, warn: bool = True) -> str
     ``boost`` is None where there is no tournament. A forced backend that refuses the call raises a RuntimeError. If the
     kernels are missing for CPU tensors, the first call warns, unless ``warn`` is False.
     """
-    if _forced != "auto":
-        check_choice(_forced, "the environment variable KNOCKOUT_BACKEND", _CHOICES)
-        if reason := BACKENDS[_forced].refuses(scores, boost):
-            raise RuntimeError(f"the {_forced} backend is forced, but cannot be used: {reason}")
-        return _forced
+    forced = _forced  # read once: another thread may change it
+    if forced != "auto":
+        check_choice(forced, "the environment variable KNOCKOUT_BACKEND", _CHOICES)
+        if reason := BACKENDS[forced].refuses(scores, boost):
+            raise RuntimeError(f"the {forced} backend is forced, but cannot be used: {reason}")
+        return forced
     for name, backend in _BEST_FIRST:
         if not backend.refuses(scores, boost):
             if name == "reference" and scores.is_cpu and warn and not _warned:
@@ -79,8 +80,9 @@ def why_not(name: str) -> str:
     """Why calls do not reach a backend here: it cannot be used on this machine, or another one is forced."""
     name = _OLD_NAMES.get(name, name)
     check_choice(name, "name", NAMES)
-    if _forced not in ("auto", name):
-        return f"the {_forced} backend is forced, by knockout.backends.force or KNOCKOUT_BACKEND={_forced}"
+    forced = _forced
+    if forced not in ("auto", name):
+        return f"the {forced} backend is forced, by knockout.backends.force or KNOCKOUT_BACKEND={forced}"
     return BACKENDS[name].why_not()
 
 
@@ -96,14 +98,24 @@ def force(name: str) -> Iterator[None]:
     Args:
         name: "reference", "cpu", or "auto".
     """
-    global _forced
     name = _OLD_NAMES.get(name, name)
     check_choice(name, "backend", _CHOICES)
     block = _Forced(name)
     _blocks.append(block)
-    _forced = block.name
+    _update()
     try:
         yield
     finally:
         _blocks.remove(block)
-        _forced = _blocks[-1].name if _blocks else _ENVIRONMENT
+        _update()
+
+
+def _update() -> None:
+    """Make ``_forced`` the name of the last block, whatever blocks other threads begin and end meanwhile.
+
+    What is assigned may be out of date by then, so the last block is looked up again after each assignment. There is no
+    lock: torch.compile could not trace it, and a process might be forked while another thread holds it.
+    """
+    global _forced
+    while _forced != (name := _blocks[-1].name):
+        _forced = name

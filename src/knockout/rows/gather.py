@@ -61,19 +61,28 @@ def blend_rows(
         )
     if valid is None:
         valid = weight.new_ones((*weight.shape[:-2], 1), dtype=torch.bool)
-    out: Tensor = _Blend.apply(weight, member, valid, source, hard, progress)  # type: ignore[no-untyped-call]
+    # A hard selection reads other value rows than its gradient.
+    keep = torch.is_grad_enabled() and weight.requires_grad and not hard
+    out: Tensor = _Blend.apply(weight, member, valid, source, hard, keep, progress)  # type: ignore[no-untyped-call]
     return out
 
 
 class _Blend(Function):
     @staticmethod
     def forward(
-        ctx: Any, weight: Tensor, member: Tensor, valid: Tensor, source: RowSource, hard: bool, progress: Progress
+        ctx: Any,
+        weight: Tensor,
+        member: Tensor,
+        valid: Tensor,
+        source: RowSource,
+        hard: bool,
+        keep: bool,
+        progress: Progress,
     ) -> Tensor:
         reader, slots = reader_of(source), weight.shape[:-1]
         read = 1 if hard else weight.shape[-1]  # places of each slot
         places = _places(member[..., :read], valid, reader.shape[0])
-        out, kept, weights = None, None, weight.flatten()
+        out, kept, weights = None, tuple[Tensor, ...](), weight.flatten()
         for block in _blocks(reader, places, weight.device, progress):
             dtype, table = block.rows.dtype, block.rows.to(computing_dtype(block.rows.dtype))
             if out is None:
@@ -82,16 +91,20 @@ class _Blend(Function):
                 out[block.place] = table[block.which]
             else:
                 out += _weighted_sums(table, block, weights[block.place], read, len(out))
-            kept = block if len(block.rows) == len(places.rows) and not hard else None
+            if keep and len(block.rows) == len(places.rows):
+                # Our own readers return new memory. What another source returned may be its buffer, or its table.
+                kept = block._replace(rows=block.rows.clone()) if reader is source else block
         assert out is not None  # there is always a block, perhaps an empty one
-        ctx.save_for_backward(weight, member, valid)
-        ctx.source, ctx.kept, ctx.progress = source, kept, progress
+        ctx.save_for_backward(member, valid, *kept)
+        ctx.source, ctx.dtype, ctx.progress = source, weight.dtype, progress
         return torch.where(valid.unsqueeze(-1), out.reshape(*slots, out.shape[-1]), torch.nan).to(dtype)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        d_weight = _Match.apply(grad, *ctx.saved_tensors, ctx.source, ctx.kept, ctx.progress)  # type: ignore[no-untyped-call]
-        return d_weight, None, None, None, None, None
+        member, valid, *kept = ctx.saved_tensors
+        block = _Block(*kept) if kept else None
+        d_weight = _Match.apply(grad, member, valid, ctx.source, block, ctx.dtype, ctx.progress)  # type: ignore[no-untyped-call]
+        return d_weight, *(None,) * 6
 
 
 class _Match(Function):
@@ -99,30 +112,30 @@ class _Match(Function):
     def forward(
         ctx: Any,
         grad: Tensor,
-        weight: Tensor,
         member: Tensor,
         valid: Tensor,
         source: RowSource,
         kept: _Block | None,
+        dtype: torch.dtype,
         progress: Progress,
     ) -> Tensor:
-        reader, size = reader_of(source), weight.shape[-1]
-        out = torch.zeros_like(weight, memory_format=torch.contiguous_format).flatten()
-        grads = grad.reshape(weight.shape[:-1].numel(), grad.shape[-1]).contiguous()
+        reader, size = reader_of(source), member.shape[-1]
+        out = torch.zeros(member.numel(), dtype=dtype, device=member.device)
+        grads = grad.reshape(member.shape[:-1].numel(), grad.shape[-1]).contiguous()
         if kept is not None:
             blocks: Iterator[_Block] = iter([kept])
         else:
-            blocks = _blocks(reader, _places(member, valid, reader.shape[0]), weight.device, progress)
+            blocks = _blocks(reader, _places(member, valid, reader.shape[0]), member.device, progress)
         for block in blocks:
             table = block.rows.to(computing_dtype(block.rows.dtype))
             if block.which.numel() == 0 or table.numel() == 0:
                 continue
             slot = block.place // size
             dots = embedding_bag_weight_gradient(grads.to(table.dtype), table, block.which, slot)
-            out[block.place] = dots.to(out.dtype)
+            out[block.place] = dots.to(dtype)
         ctx.save_for_backward(member, valid)
         ctx.source, ctx.progress = source, progress
-        return out.reshape(weight.shape)
+        return out.reshape(member.shape)
 
     @staticmethod
     def backward(ctx: Any, up: Tensor) -> tuple[Tensor | None, ...]:
@@ -149,7 +162,7 @@ class _Places(NamedTuple):
 class _Block(NamedTuple):
     """Value rows that were read, and the places that they are for."""
 
-    rows: Tensor  # (rows, d)
+    rows: Tensor  # (rows, d); perhaps memory of the source, which it may use again for the next block
     place: Tensor  # (places,), ascending
     which: Tensor  # (places,): the row of each
 

@@ -51,12 +51,18 @@ def _match(grad: Tensor, values: Tensor, member: Tensor, dtype: torch.dtype, bac
 
 
 class _Gather(Function):
-    """What the three functions share: their first three arguments are tensors, the last one is the backend."""
+    """What the three functions share: two factors, the members, and last of all the backend.
+
+    Each is linear in both factors, so the gradient of one needs only the other. A factor that no gradient needs is not
+    saved: it may be freed, or changed in place.
+    """
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        ctx.save_for_backward(*inputs[:3])
-        ctx.backend = inputs[-1]
+        first, second, member, *_, ctx.backend = inputs
+        wanted = ctx.needs_input_grad
+        ctx.save_for_backward(first if wanted[1] else None, second if wanted[0] else None, member)
+        ctx.shapes, ctx.dtype = (first.shape, second.shape), second.dtype
 
 
 class _Blend(_Gather):
@@ -72,8 +78,8 @@ class _Blend(_Gather):
         wanted = ctx.needs_input_grad
         # The weights first: that reads value rows which the forward pass has just read, and which the gradient of all
         # values would drive out of the cache.
-        d_weight = _match(grad, values, member, weight.dtype, ctx.backend) if wanted[1] else None
-        d_values = _spread(grad, weight, member, values.shape, ctx.backend) if wanted[0] else None
+        d_weight = _match(grad, values, member, ctx.dtype, ctx.backend) if wanted[1] else None
+        d_values = _spread(grad, weight, member, ctx.shapes[0], ctx.backend) if wanted[0] else None
         return d_values, d_weight, None, None, None, None
 
     @staticmethod
@@ -95,7 +101,7 @@ class _Spread(_Gather):
         grad, weight, member = ctx.saved_tensors
         wanted = ctx.needs_input_grad
         d_grad = blend(up, weight, member, backend=ctx.backend) if wanted[0] else None
-        d_weight = _match(grad, up, member, weight.dtype, ctx.backend) if wanted[1] else None
+        d_weight = _match(grad, up, member, ctx.dtype, ctx.backend) if wanted[1] else None
         return d_grad, d_weight, None, None, None
 
     @staticmethod
@@ -115,10 +121,10 @@ class _Match(_Gather):
     @staticmethod
     def backward(ctx: Any, up: Tensor) -> Gradients:
         grad, values, member = ctx.saved_tensors
-        up = torch.where(member < values.shape[-2], up, 0.0)
+        up = torch.where(member < ctx.shapes[1][-2], up, 0.0)
         wanted = ctx.needs_input_grad
         d_grad = blend(values, up, member, backend=ctx.backend) if wanted[0] else None
-        d_values = _spread(grad, up, member, values.shape, ctx.backend) if wanted[1] else None
+        d_values = _spread(grad, up, member, ctx.shapes[1], ctx.backend) if wanted[1] else None
         return d_grad, d_values, None, None, None
 
     @staticmethod
