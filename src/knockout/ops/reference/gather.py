@@ -22,7 +22,8 @@ from knockout.torch_private import embedding_bag_weight_gradient
 
 def blend(values: Tensor, weight: Tensor, member: Tensor, valid: Tensor | None, hard: bool) -> Tensor:
     """Weighted sums (*batch, k, d) of values (*rows, n, d), or with ``hard`` the leaders' value rows."""
-    rows, table, real = _rows(member, values), _table(values), _is_candidate(member, values.shape[-2])
+    member, real = _members(member, values.shape[-2])
+    rows, table = _rows(member, real, values), _table(values)
     if hard and table.shape[0]:
         blended = table[rows[..., 0]]
     else:
@@ -40,7 +41,7 @@ def spread(grad: Tensor, weight: Tensor, member: Tensor, shape: Sequence[int]) -
     batch, k, m, n = weight.shape[:-2], weight.shape[-2], weight.shape[-1], shape[-2]
     # Seen from the candidates: which slot is each one in, with which weight? One more column takes the padding.
     # Candidates in no slot get the row of zeros below the gradients of all slots.
-    place = torch.where(_is_candidate(member, n), member.long(), n).flatten(-2)
+    place = _members(member, n)[0].flatten(-2)
     slot = torch.arange(k, device=member.device).repeat_interleave(m) + _offsets(batch, k, member.device)
     slot = torch.full((*batch, n + 1), math.prod(batch) * k, device=member.device).scatter(-1, place, slot)
     share = weight.new_zeros(*batch, n + 1).scatter(-1, place, weight.flatten(-2))
@@ -56,12 +57,13 @@ def spread(grad: Tensor, weight: Tensor, member: Tensor, shape: Sequence[int]) -
 def match(grad: Tensor, values: Tensor, member: Tensor, float64: bool) -> Tensor:
     """The gradient of the weights (*batch, k, m); 0 for padding."""
     dtype = torch.float64 if float64 else torch.float32
-    rows, table = _rows(member, values), _aligned(_table(values))
+    member, real = _members(member, values.shape[-2])
+    rows, table = _rows(member, real, values), _aligned(_table(values))
     if table.numel() == 0 or rows.numel() == 0:
         return values.new_zeros(rows.shape, dtype=dtype)
     bag = torch.arange(math.prod(rows.shape[:-1]), device=rows.device).repeat_interleave(rows.shape[-1])
     dots = embedding_bag_weight_gradient(_aligned(_table(grad)), table, rows.flatten(), bag)
-    return torch.where(_is_candidate(member, values.shape[-2]), dots.reshape(rows.shape), 0.0).to(dtype)
+    return torch.where(real, dots.reshape(rows.shape), 0.0).to(dtype)
 
 
 def weighted_sums(table: Tensor, weight: Tensor, rows: Tensor) -> Tensor:
@@ -74,9 +76,14 @@ def weighted_sums(table: Tensor, weight: Tensor, rows: Tensor) -> Tensor:
     return embedding_bag(rows.reshape(bags), table, mode="sum", per_sample_weights=weight).reshape(shape)
 
 
-def _is_candidate(member: Tensor, n: int) -> Tensor:
-    """Where a member is one of the n candidates; any other number is padding."""
-    return (member >= 0) & (member < n)
+def _members(member: Tensor, n: int) -> tuple[Tensor, Tensor]:
+    """Members as int64, n for all padding; and where they are candidates. Numbers out of range are padding, too.
+
+    The first step is a copy: ``embedding_bag`` does not check all indices, and another thread might change them.
+    """
+    member = member.clamp(-1, n).long()
+    real = (member >= 0) & (member < n)
+    return torch.where(real, member, n), real
 
 
 def _offsets(batch: Sequence[int], step: int, device: torch.device) -> Tensor:
@@ -84,11 +91,10 @@ def _offsets(batch: Sequence[int], step: int, device: torch.device) -> Tensor:
     return (torch.arange(math.prod(batch), device=device) * step).reshape(*batch, 1)
 
 
-def _rows(member: Tensor, values: Tensor) -> Tensor:
+def _rows(member: Tensor, real: Tensor, values: Tensor) -> Tensor:
     """Members (*batch, k, m) as rows of the flat table of values; padding, as another member of the same slot."""
-    n, member = values.shape[-2], member.long()
-    some = member.amin(dim=-1, keepdim=True).clamp(0, n - 1)
-    member = torch.where(_is_candidate(member, n), member, some)
+    n = values.shape[-2]
+    member = torch.where(real, member, member.amin(dim=-1, keepdim=True).clamp(max=n - 1))
     return member + _offsets(values.shape[:-2], n, member.device).unsqueeze(-1)
 
 

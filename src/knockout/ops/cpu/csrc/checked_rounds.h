@@ -26,8 +26,7 @@ class CheckedRounds {
     if (length < integers_per<SavedHeader>() || length % integers_per<T>() != 0) return kOther;
     std::memcpy(&header_, data, sizeof(header_));
     finish_reading();
-    if (header_.magic != kSavedMagic || header_.call != call.hash) return kOther;
-    if (header_.n != shape.n || header_.slots != shape.k) return kOther;
+    if (header_.call != call.hash || header_.n != shape.n || header_.slots != shape.k) return kOther;
     if (!valid()) return nullptr;
     n_ = shape.n;
     const int64_t active = header_.active, partial = header_.partial;

@@ -1,6 +1,6 @@
 // The saved rounds of a row: what its backward pass needs, in one flat array of int32.
 //
-//   SavedHeader                                   8
+//   SavedHeader                                   6
 //   Round, per round                              6 * kMaxRounds
 //   root: the ref of the entry of each slot       slots
 //   order                                         ordered
@@ -20,16 +20,12 @@
 namespace knockout {
 
 struct SavedHeader {
-  int32_t magic;     // kSavedMagic
   int32_t call;      // RowCall::hash
   int32_t n, slots;  // of the row: candidates; slots of the result, filled or not
   int32_t active;    // candidates; -1 for an invalid row, of which nothing else is saved
   int32_t partial;   // rounds
   int32_t nodes;
-  int32_t unused;  // keeps the length even
 };
-
-constexpr int32_t kSavedMagic = 0x4b4f3134;  // distinguishes saved rounds from other numbers
 
 template <class T>
 constexpr int64_t integers_per() {

@@ -129,7 +129,7 @@ void select_row(const ScoreRow<S>& row, const RowCall<T>& call, bool save, Works
   const Boost<T>& boost = call.boost;
   const ActiveCandidates<T> candidates = find_active(row, shape.n, work.candidates, threads);
   const auto n = static_cast<int32_t>(shape.n);
-  SavedHeader header{kSavedMagic, call.hash, n, static_cast<int32_t>(shape.k), -1, 0, 0, 0};
+  SavedHeader header{call.hash, n, static_cast<int32_t>(shape.k), -1, 0, 0};
   if (!candidates.valid) {
     if (save) {
       result.saved.resize(integers_per<SavedHeader>());
