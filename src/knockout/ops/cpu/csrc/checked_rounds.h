@@ -88,10 +88,13 @@ class CheckedRounds {
 
   // Whether all numbers are from 0 to end - 1.
   static bool in_range(const int32_t* numbers, int64_t count, int64_t end) {
-    const int32_t last = static_cast<int32_t>(end - 1);
-    int32_t sign = 0;  // negative if a number is, or is larger than the last one
-    for (int64_t i = 0; i < count; ++i) sign |= numbers[i] | (last - numbers[i]);
-    return sign >= 0;
+    const uint32_t last = static_cast<uint32_t>(end - 1);
+    uint32_t bits = 0;  // the highest bit is set if a number is negative, or larger than the last one
+    for (int64_t i = 0; i < count; ++i) {
+      const auto number = static_cast<uint32_t>(numbers[i]);
+      bits |= number | (last - number);
+    }
+    return bits >> 31 == 0;
   }
 
   // Whether the nodes form trees with the slots as roots: the entries of a pair come from earlier rounds, so that a
