@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help install test test-slow lint format sanitize wheel smoke peers reproduce arena bench examples pictures clean
+.PHONY: help install test test-slow lint format sanitize fuzz fuzz-kernels fuzz-coverage mutants wheel smoke peers reproduce arena bench examples pictures clean
 
 help: ## list the commands
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -33,7 +33,7 @@ test-slow: $(READY) ## the whole published grid, and what is built on the operat
 	$(PYTEST) -m slow tests
 	KNOCKOUT_BACKEND=reference $(PYTEST) tests --ignore tests/contract --ignore tests/test_backends.py --ignore tests/test_cpu_kernels.py
 
-CPP := $(wildcard src/knockout/ops/cpu/csrc/* tests/csrc/*)
+CPP := $(wildcard src/knockout/ops/cpu/csrc/* tests/csrc/* fuzz/kernels/*.cpp)
 
 lint: $(READY) ## formatting, lint, types
 	$(BIN)/ruff format --check .
@@ -46,25 +46,61 @@ format: $(READY) ## fix what lint can fix
 	$(BIN)/ruff check --fix .
 	$(BIN)/clang-format -i $(CPP)
 
-# The kernels' own test without PyTorch, then the library with a sanitized extension. The runtimes of the sanitizers have
-# to be there before Python is, and that of C++ with them, whose exceptions they watch.
+# The kernels' own test without PyTorch, for both kinds of processors: see compiler.h. Then the library with a sanitized
+# extension. The runtimes of the sanitizers have to be there before Python is, and that of C++ with them, whose
+# exceptions they watch.
 SANITIZED := build/sanitize
 MEMORY := address,undefined,float-cast-overflow
-SANITIZERS := -std=c++20 -O1 -g -ffp-contract=off -pthread -DKNOCKOUT_SANITIZE -fno-sanitize-recover=all
+SANITIZERS := -std=c++20 -O1 -g -ffp-contract=off -pthread -DKNOCKOUT_ONE_TARGET -fno-sanitize-recover=all
 RUNTIMES = $(foreach name,asan ubsan stdc++,$(shell $(CXX) -print-file-name=lib$(name).so))
+TARGETS := $(if $(filter x86_64,$(shell uname -m)),x86-64 x86-64-v3,native)
+# Memory that is too large is refused as the system does it, and new memory holds garbage.
+ASAN_OPTIONS := detect_leaks=0:allocator_may_return_null=1:max_allocation_size_mb=2048:max_malloc_fill_size=65536
+SANITIZED_PYTHON = LD_PRELOAD="$(RUNTIMES)" ASAN_OPTIONS=$(ASAN_OPTIONS) UBSAN_OPTIONS=print_stacktrace=1 \
+	PYTHONPATH=$(CURDIR)/$(SANITIZED)/lib OMP_NUM_THREADS=1 $(BIN)/python
+BUILD_SANITIZED = KNOCKOUT_REQUIRE_NATIVE=1 KNOCKOUT_SANITIZE=$(MEMORY) $(BIN)/python setup.py --quiet \
+	build --build-base $(SANITIZED)/base --build-lib $(SANITIZED)/lib
 
 sanitize: $(READY) ## the kernels under the sanitizers of memory, undefined behaviour and threads
 	rm -rf $(SANITIZED) && mkdir -p $(SANITIZED)
-	$(CXX) $(SANITIZERS) -fsanitize=$(MEMORY) tests/csrc/kernels.cpp -o $(SANITIZED)/memory
-	$(SANITIZED)/memory
-	$(CXX) $(SANITIZERS) -fsanitize=thread tests/csrc/kernels.cpp -o $(SANITIZED)/threads
-	$(SANITIZED)/threads
-	KNOCKOUT_REQUIRE_NATIVE=1 KNOCKOUT_SANITIZE=$(MEMORY) $(BIN)/python setup.py --quiet \
-		build --build-base $(SANITIZED)/base --build-lib $(SANITIZED)/lib
-	LD_PRELOAD="$(RUNTIMES)" ASAN_OPTIONS=detect_leaks=0 PYTHONPATH=$(CURDIR)/$(SANITIZED)/lib OMP_NUM_THREADS=1 $(BIN)/python -c \
+	$(CXX) $(SANITIZERS) -fsanitize=$(MEMORY) tests/csrc/buffers.cpp -o $(SANITIZED)/buffers && $(SANITIZED)/buffers
+	for target in $(TARGETS); do \
+		$(CXX) $(SANITIZERS) -march=$$target -fsanitize=$(MEMORY) tests/csrc/kernels.cpp -o $(SANITIZED)/memory && \
+		$(SANITIZED)/memory && \
+		$(CXX) $(SANITIZERS) -march=$$target -fsanitize=thread tests/csrc/kernels.cpp -o $(SANITIZED)/threads && \
+		$(SANITIZED)/threads || exit 1; \
+	done
+	$(BUILD_SANITIZED)
+	$(SANITIZED_PYTHON) -c \
 		'import pytest, sys, knockout; \
 		assert "$(SANITIZED)/lib" in knockout.ops.cpu._C.__file__, knockout.ops.cpu._C.__file__; \
 		sys.exit(pytest.main(["-q", "-k", "cpu and not default_compiler", "tests/contract", "tests/test_cpu_kernels.py"]))'
+
+fuzz: $(READY) ## drawn calls, valid and wrong, under the sanitizers, for five minutes; options in ARGS
+	$(BUILD_SANITIZED)
+	$(SANITIZED_PYTHON) -m fuzz $(ARGS)
+
+# libFuzzer comes with Clang. What it finds is added to build/fuzz-kernels/found; the corpus in the tree is where it starts.
+FUZZING := build/fuzz-kernels
+CLANG := $(firstword $(foreach version,-19 -20 -18 -17 -16,$(shell command -v clang++$(version))) clang++)
+FUZZING_SECONDS ?= 300
+FUZZED = $(CLANG) $(filter-out -O1,$(SANITIZERS)) -O2 -march=$(lastword $(TARGETS)) fuzz/kernels/row.cpp
+
+fuzz-kernels: ## the kernels without PyTorch, fuzzed by libFuzzer; needs Debian's clang-19; FUZZING_SECONDS=300
+	mkdir -p $(FUZZING)/found
+	$(FUZZED) -fsanitize=fuzzer,$(MEMORY) -o $(FUZZING)/row
+	UBSAN_OPTIONS=print_stacktrace=1 $(FUZZING)/row $(FUZZING)/found fuzz/kernels/corpus -max_len=512 -len_control=5 -timeout=30 \
+		-detect_leaks=0 -rss_limit_mb=4000 -max_total_time=$(FUZZING_SECONDS) -print_final_stats=1 -artifact_prefix=$(FUZZING)/
+
+fuzz-coverage: ## which lines of the kernels the corpus of fuzz-kernels reaches; needs Debian's clang-19 and llvm-19
+	mkdir -p $(FUZZING)
+	$(FUZZED) -fsanitize=fuzzer -fprofile-instr-generate -fcoverage-mapping -o $(FUZZING)/covered
+	LLVM_PROFILE_FILE=$(FUZZING)/row.profraw $(FUZZING)/covered -runs=0 fuzz/kernels/corpus
+	$(subst clang++,llvm-profdata,$(CLANG)) merge $(FUZZING)/row.profraw -o $(FUZZING)/row.profdata
+	$(subst clang++,llvm-cov,$(CLANG)) report $(FUZZING)/covered -instr-profile=$(FUZZING)/row.profdata src/knockout/ops/cpu/csrc
+
+mutants: $(READY) ## errors put into the core one by one, in Python and C++: do the tests notice? Options in ARGS
+	$(BIN)/python -m mutants $(ARGS)
 
 # One abi3 wheel for all supported versions of Python and PyTorch.
 BUILD_WHEEL = rm -rf dist build/lib* build/bdist* build/temp* && \

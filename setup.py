@@ -28,7 +28,7 @@ COMPILE += ["-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math"]
 # Short loops stay loops: a call or a string instruction for every few entries costs more than it saves.
 COMPILE += ["-fno-tree-loop-distribute-patterns"]
 if SANITIZERS:
-    COMPILE += [f"-fsanitize={SANITIZERS}", "-fno-sanitize-recover=all", "-DKNOCKOUT_SANITIZE", "-g", "-O1"]
+    COMPILE += [f"-fsanitize={SANITIZERS}", "-fno-sanitize-recover=all", "-g", "-O1"]
 
 
 def without(reason: str) -> None:

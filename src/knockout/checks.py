@@ -208,12 +208,22 @@ def _check_mask(mask: Tensor, scores: Tensor, other: str = "scores") -> None:
     if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
         got = f"dtype {mask.dtype}" if isinstance(mask, Tensor) else f"type {_type_name(mask)}"
         raise TypeError(f"mask must be a bool tensor, True for active candidates; got {got}")
+    _check_dense(mask, "mask")
     if mask.dim() == 0 or mask.shape[-1] != scores.shape[-1]:
         raise ValueError(
             f"mask must have shape (..., n) with n = {scores.shape[-1]}, as {other}; got shape {tuple(mask.shape)}"
         )
     check_device(mask, "mask", scores.device, other)
     check_broadcast(mask.shape[:-1], "mask", scores.shape[:-1], other)
+
+
+def _check_dense(tensor: Tensor, name: str) -> None:
+    if tensor.is_nested:
+        raise TypeError(
+            f"{name} must be a dense tensor; got a nested one. Pass {name}.to_padded_tensor(0.0), and a mask"
+        )
+    if tensor.layout != torch.strided:
+        raise TypeError(f"{name} must be a dense tensor; got layout {tensor.layout}. Pass {name}.to_dense()")
 
 
 def _check_floating(tensor: Tensor, name: str) -> None:
@@ -224,8 +234,7 @@ def _check_floating(tensor: Tensor, name: str) -> None:
             f"{name} must be float16, bfloat16, float32 or float64, for a gradient to flow; got {tensor.dtype}"
             + ("" if tensor.dtype.is_floating_point or tensor.dtype.is_complex else f". Pass {name}.float()")
         )
-    if tensor.layout != torch.strided:
-        raise TypeError(f"{name} must be a dense tensor; got layout {tensor.layout}. Pass {name}.to_dense()")
+    _check_dense(tensor, name)
 
 
 def check_device(tensor: Tensor, name: str, device: torch.device, other: str = "scores") -> None:

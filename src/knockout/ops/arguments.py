@@ -27,6 +27,7 @@ def _require(condition: bool, text: str) -> None:
 
 
 def _check_tensor(tensor: Tensor, name: str, dtypes: Sequence[torch.dtype], first: Tensor) -> None:
+    _require(isinstance(tensor, Tensor), f"{name} must be a tensor; got {tensor!r}")
     names = " or ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
     _require(tensor.dtype in dtypes, f"{name} must be {names}; got {tensor.dtype}")
     _require(tensor.layout == torch.strided, f"{name} must be a dense tensor; got layout {tensor.layout}")
@@ -48,7 +49,7 @@ def _check_rows(shape: Sequence[int], name: str, batch: Sequence[int]) -> None:
     )
 
 
-def _check_members(member: Tensor, weight: Tensor | None, n: int | None, first: Tensor) -> None:
+def _check_members(member: Tensor, n: int | None, first: Tensor) -> None:
     _check_tensor(member, "member", _MEMBERS, first)
     _require(
         member.dim() >= 2 and min(member.shape[-2:]) >= 1,
@@ -60,9 +61,11 @@ def _check_members(member: Tensor, weight: Tensor | None, n: int | None, first: 
             least >= 0 and largest <= n,
             f"member must be from 0 to n = {n}, where n is padding; got {least if least < 0 else largest}",
         )
-    if weight is not None:
-        _check_tensor(weight, "weight", _WEIGHTS, first)
-        _check_shape(weight, "weight", member.shape)
+
+
+def _check_weights(weight: Tensor, member: Tensor) -> None:
+    _check_tensor(weight, "weight", _WEIGHTS, member)
+    _check_shape(weight, "weight", member.shape)
 
 
 def _check_scores(scores: Tensor, mask: Tensor | None, k: int, numerator: int) -> None:
@@ -110,7 +113,7 @@ def _check_tournament_backward(
     _check_scores(scores, mask, k, numerator)
     _check_boost(c_tensor, kind, alpha, c, unit)
     batch, number = scores.shape[:-1], (computing_dtype(scores.dtype),)
-    _check_members(member, None, None, scores)
+    _check_members(member, None, scores)
     _check_shape(member, "member", (*batch, k, member.shape[-1]))
     # The rounds are played again: nothing is saved, and the members are as many as there can be.
     _check_tensor(saved, "saved", (torch.int32,), scores)
@@ -128,7 +131,8 @@ def _check_tournament_backward(
 def _check_blend(values: Tensor, weight: Tensor, member: Tensor, valid: Tensor | None, _: bool) -> None:
     _check_tensor(values, "values", DTYPES, values)
     n = values.shape[-2] if values.dim() >= 2 else None
-    _check_members(member, weight, n, values)
+    _check_members(member, n, values)
+    _check_weights(weight, member)
     _check_rows(values.shape, "values", member.shape[:-2])
     if valid is not None:
         _check_tensor(valid, "valid", (torch.bool,), values)
@@ -137,7 +141,8 @@ def _check_blend(values: Tensor, weight: Tensor, member: Tensor, valid: Tensor |
 
 def _check_spread(grad: Tensor, weight: Tensor, member: Tensor, shape: Sequence[int]) -> None:
     _check_tensor(grad, "grad", DTYPES, grad)
-    _check_members(member, weight, shape[-2] if len(shape) >= 2 else None, grad)
+    _check_members(member, shape[-2] if len(shape) >= 2 else None, grad)
+    _check_weights(weight, member)
     _check_rows(shape, "shape", member.shape[:-2])
     _check_shape(grad, "grad", (*member.shape[:-1], shape[-1]))
 
@@ -145,7 +150,7 @@ def _check_spread(grad: Tensor, weight: Tensor, member: Tensor, shape: Sequence[
 def _check_match(grad: Tensor, values: Tensor, member: Tensor, _: bool) -> None:
     _check_tensor(values, "values", DTYPES, values)
     _check_tensor(grad, "grad", (values.dtype,), values)
-    _check_members(member, None, values.shape[-2] if values.dim() >= 2 else None, values)
+    _check_members(member, values.shape[-2] if values.dim() >= 2 else None, values)
     _check_rows(values.shape, "values", member.shape[:-2])
     _check_shape(grad, "grad", (*member.shape[:-1], values.shape[-1]))
 

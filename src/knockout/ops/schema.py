@@ -55,6 +55,8 @@ def _tournament(
     scores: Tensor, mask: Tensor | None, c_tensor: Tensor | None, k: int, numerator: int, kind: int, alpha: int,
     c: float, unit: float, by_position: bool, save: bool, fixed: bool,
 ) -> tuple[Tensor, ...]:  # fmt: skip
+    torch._check(scores.dim() > 0, lambda: "knockout: scores must have shape (*batch, n); got no dimensions")
+    torch._check(k >= 1, lambda: f"knockout: k must be at least 1; got {k}")
     *batch, n = scores.shape
     number = computing_dtype(scores.dtype)
     members: Any = 2 ** Quota(k, numerator).rounds(n)

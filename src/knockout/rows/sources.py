@@ -68,6 +68,8 @@ def _shape(source: RowSource) -> tuple[int, ...]:
 
 def _source_kind(source: object) -> str | None:
     """The kind of a source, by which its reader is chosen. By type name, so that no library is imported for it."""
+    if isinstance(source, type):
+        return None  # a class has the attributes of its objects
     if type(source).__module__.partition(".")[0] == "pyarrow":
         name = type(source).__name__
         return name if name in ("ParquetFile", "Table", "RecordBatch", "ChunkedArray", "FixedSizeListArray") else None

@@ -2,41 +2,21 @@
 // anything, for example from a loaded program. The library's own functions check more, with better texts, in Python.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <initializer_list>
-#include <optional>
-#include <sstream>
-#include <stdexcept>
 
+#include "errors.h"
 #include "tensors.h"
 
 namespace knockout {
-
-inline std::ostream& operator<<(std::ostream& out, const Sizes& sizes) {
-  out << "(";
-  for (size_t i = 0; i < sizes.size(); ++i) out << (i ? ", " : "") << sizes[i];
-  return out << ")";
-}
-
-template <class... Parts>
-[[noreturn, gnu::cold, gnu::noinline]] void refuse(const Parts&... parts) {
-  std::ostringstream text;
-  (text << "knockout: " << ... << parts);
-  throw std::runtime_error(text.str());
-}
-
-// Raise an error with a text made of the parts, unless the condition holds.
-template <class... Parts>
-void check(bool condition, const Parts&... parts) {
-  if (!condition) [[unlikely]]
-    refuse(parts...);
-}
 
 // Check that a tensor is on the CPU, has one of these dtypes, and has all its elements in its storage.
 inline void check_tensor(const Tensor& tensor, const char* name, std::initializer_list<ScalarType> allowed,
                          const char* dtype_names) {
   static const int32_t cpu = aoti_torch_device_type_cpu();
   int32_t device = -1;
+  check(tensor.defined(), name, " must be a tensor; got None");
   STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(tensor.get(), &device));
   check(device == cpu, name, " must be a CPU tensor");
   const ScalarType dtype = tensor.scalar_type();

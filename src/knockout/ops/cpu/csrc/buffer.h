@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <cstdlib>
+#include <cstring>
 #include <new>
 #include <utility>
 
@@ -10,7 +11,33 @@
 #include <sys/mman.h>
 #endif
 
+// GCC defines a macro under AddressSanitizer, Clang has a feature.
+#if defined(__SANITIZE_ADDRESS__)
+#define KNOCKOUT_ADDRESS_SANITIZER
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define KNOCKOUT_ADDRESS_SANITIZER
+#endif
+#endif
+#if defined(KNOCKOUT_ADDRESS_SANITIZER)
+#include <sanitizer/asan_interface.h>
+#endif
+
 namespace knockout {
+
+// Under AddressSanitizer a block can be accessed only while a buffer has it, and only as many bytes as the buffer asked
+// for. They hold garbage at first, which shows in results if it is read.
+inline void allow_access([[maybe_unused]] void* memory, [[maybe_unused]] std::size_t bytes) {
+#if defined(KNOCKOUT_ADDRESS_SANITIZER)
+  __asan_unpoison_memory_region(memory, bytes);
+  std::memset(memory, 0xbe, bytes);
+#endif
+}
+inline void forbid_access([[maybe_unused]] void* memory, [[maybe_unused]] std::size_t bytes) {
+#if defined(KNOCKOUT_ADDRESS_SANITIZER)
+  __asan_poison_memory_region(memory, bytes);
+#endif
+}
 
 // Memory blocks that a thread has released, kept for its next buffers: the system hands out fresh memory page by page,
 // which takes as long as a selection.
@@ -64,9 +91,7 @@ class Buffer {
   Buffer() = default;
   explicit Buffer(int64_t size) : bytes_(static_cast<std::size_t>(size) * sizeof(T) + 64) {
     constexpr std::size_t huge_page = std::size_t{1} << 21;
-#if !defined(KNOCKOUT_SANITIZE)
     data_ = static_cast<T*>(BufferCache::of_this_thread().take(bytes_));
-#endif
     if (!data_ && bytes_ < 4 * huge_page) data_ = static_cast<T*>(std::malloc(bytes_));
     if (!data_) {
       // Long rows are written in scattered order: huge pages save page faults and address translations.
@@ -77,6 +102,8 @@ class Buffer {
 #endif
     }
     if (!data_) throw std::bad_alloc();
+    forbid_access(data_, bytes_);
+    allow_access(data_, static_cast<std::size_t>(size) * sizeof(T));
   }
   Buffer(Buffer&& other) noexcept : data_(std::exchange(other.data_, nullptr)), bytes_(other.bytes_) {}
   Buffer& operator=(Buffer&& other) noexcept {
@@ -85,9 +112,9 @@ class Buffer {
     return *this;
   }
   ~Buffer() {
-#if !defined(KNOCKOUT_SANITIZE)
-    if (data_ && BufferCache::of_this_thread().keep(data_, bytes_)) return;
-#endif
+    if (!data_) return;
+    forbid_access(data_, bytes_);
+    if (BufferCache::of_this_thread().keep(data_, bytes_)) return;
     std::free(data_);
   }
 

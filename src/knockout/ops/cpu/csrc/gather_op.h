@@ -18,7 +18,7 @@ namespace knockout {
 inline Tensor with_contiguous_rows(const Tensor& tensor) {
   const int64_t last = tensor.dim() - 1;
   const bool contiguous = tensor.size(last) <= 1 || tensor.stride(last) == 1;
-  return as_aligned(contiguous ? tensor : torch::stable::contiguous(tensor));
+  return as_aligned(contiguous ? tensor : contiguous_copy(tensor));
 }
 
 template <class V>
@@ -166,12 +166,9 @@ inline Tensor spread(Tensor grad, Tensor weight, Tensor member, std::vector<int6
   const int64_t n = shape[shape.size() - 2], d = shape.back(), tables = product(shape, shape.size() - 2);
   check(n >= 0 && d >= 0, "shape must not have negative numbers; got ", shape);
   check_result_gradient(grad, slots, d);
-  int64_t numbers = 0;
-  check(!__builtin_mul_overflow(n, d, &numbers) && !__builtin_mul_overflow(numbers, tables, &numbers),
-        "shape must not have more than 2^63 - 1 elements; got ", shape);
   grad = as_contiguous(grad);
   Tensor out = empty(shape, grad.scalar_type());
-  if (numbers == 0) return out;
+  if (n * d * tables == 0) return out;
   dispatch_dtype(grad, [&](auto v) {
     using V = decltype(v);
     if (tables == slots.rows)

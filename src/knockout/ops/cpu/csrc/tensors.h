@@ -14,6 +14,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "errors.h"
 #include "half.h"
 #include "threads.h"
 
@@ -46,8 +47,6 @@ void parallel_rows(int64_t rows, int64_t row_length, const Work& work) {
                    [&](int64_t begin, int64_t end) { work(begin, end, OneThread()); });
 }
 
-using Sizes = std::vector<int64_t>;
-
 inline Sizes sizes_of(const Tensor& tensor) {
   const auto sizes = tensor.sizes();
   return Sizes(sizes.begin(), sizes.end());
@@ -70,12 +69,13 @@ inline Tensor empty(const Sizes& sizes, ScalarType dtype) {
   int64_t stride = 1;
   for (size_t i = sizes.size(); i-- > 0;) {
     strides[i] = stride;
-    stride *= std::max<int64_t>(sizes[i], 1);
+    check(!__builtin_mul_overflow(stride, std::max<int64_t>(sizes[i], 1), &stride),
+          "there is not enough memory for a result of shape ", sizes);
   }
   AtenTensorHandle handle;
-  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(static_cast<int64_t>(sizes.size()), sizes.data(),
-                                                         strides.data(), static_cast<int32_t>(dtype),
-                                                         aoti_torch_device_type_cpu(), 0, &handle));
+  const auto error = aoti_torch_empty_strided(static_cast<int64_t>(sizes.size()), sizes.data(), strides.data(),
+                                              static_cast<int32_t>(dtype), aoti_torch_device_type_cpu(), 0, &handle);
+  check(error == AOTI_TORCH_SUCCESS, "there is not enough memory for a result of shape ", sizes);
   return Tensor(handle);
 }
 
@@ -106,8 +106,17 @@ inline Tensor as_aligned(const Tensor& tensor, int64_t bytes) {
 
 inline Tensor as_aligned(const Tensor& tensor) { return as_aligned(tensor, item_size(tensor.scalar_type())); }
 
+// A contiguous copy.
+inline Tensor contiguous_copy(const Tensor& tensor) {
+  try {
+    return torch::stable::contiguous(tensor);
+  } catch (const std::exception&) {
+    refuse("there is not enough memory for a contiguous copy of a tensor of shape ", sizes_of(tensor));
+  }
+}
+
 inline Tensor as_contiguous(const Tensor& tensor) {
-  return as_aligned(tensor.is_contiguous() ? tensor : torch::stable::contiguous(tensor));
+  return as_aligned(tensor.is_contiguous() ? tensor : contiguous_copy(tensor));
 }
 
 // The pointer is untyped in between because the half types of half.h are not those of PyTorch.
