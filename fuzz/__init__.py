@@ -15,10 +15,9 @@ What a wrong call may do:
 
 - A public function raises a TypeError or ValueError that names an argument, or gives a result.
 - An operator (``torch.ops.knockout.*``, and what it runs where there are no kernels) raises a RuntimeError, ValueError,
-  TypeError, IndexError or NotImplementedError that names an argument or says that memory is missing, or gives a result
-  of the right shape and dtype. With a tensor on the device ``meta`` it may raise anything.
+  TypeError, IndexError or NotImplementedError that names an argument or says that memory is missing, or a MemoryError,
+  or gives a result of the right shape and dtype. With a tensor on the device ``meta`` it may raise anything.
 - Nothing crashes, hangs, changes its inputs, or makes a sanitizer report an error.
 
-Not tried: tensors whose storage was freed by ``resize_(0)`` or that point to memory of somebody else. PyTorch's own
-operators crash on those as well.
+Not tried: tensors that point to memory of somebody else. PyTorch's own operators crash on those as well.
 """

@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--cases", type=number(1, 10**9), help="stop after so many cases of each kind, not by time")
     parser.add_argument("--seed", type=number(0, 2**63), default=0, help="other cases for every seed (0)")
     parser.add_argument("--workers", type=number(1, 1024), default=os.cpu_count() or 1, help="processes (one per core)")
-    parser.add_argument("--limit", type=number(1, 10**4), default=20, help="seconds that a case may take (20)")
+    parser.add_argument("--limit", type=number(1, 10**4), default=60, help="seconds that a case may take (60)")
     parser.add_argument("--kinds", nargs="+", choices=list(KINDS), default=list(KINDS), help="kinds of cases (all)")
     parser.add_argument("--replay", metavar="KIND:SEED:NUMBER", help="run one case, here and without a limit")
     parser.add_argument("--keep", action="store_true", help="add what fails, or the replayed case, to fuzz/kept.jsonl")

@@ -94,6 +94,8 @@ def judge(call: Call) -> str:
     on_meta = any(isinstance(each, Tensor) and each.is_meta for each in call.arguments)
     try:
         result = call.run()
+    except MemoryError:
+        outcome = "refused"
     except Exception as error:
         outcome = "refused"
         if not on_meta:

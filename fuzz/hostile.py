@@ -5,6 +5,8 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
+from torch import Tensor
+
 from fuzz.calls import ARGUMENTS, Call, calls_of, judge, read_argument, write_argument
 from fuzz.kind import Draw, Kind
 from fuzz.mutations import BY_NAME, changes_of
@@ -65,6 +67,8 @@ def _changed(draw: Draw, call: Call, other: Call | None) -> Call:
     leading = [name for name in names if name in BY_NAME or name in ("shape", "k")]
     name = draw.pick(names, leading)
     place = names.index(name)
+    if isinstance(call.arguments[place], Tensor) and call.arguments[place].numel() > 2**24:
+        return call  # to change more entries than memory could hold would take for ever
     if other is not None:
         what, value = "of another call", other.arguments[place]
     else:

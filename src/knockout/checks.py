@@ -132,6 +132,7 @@ def check_sharpness(c: float | Tensor, name: str) -> None:
     """
     if not isinstance(c, Tensor):
         return check_positive(c, name)
+    _check_dense(c, name)
     if c.dim() != 0 or c.dtype not in DTYPES:
         raise TypeError(
             f"{name} must be an int, a float, or a floating tensor without dimensions; "
@@ -176,6 +177,7 @@ def check_tokens(x: Tensor, mask: Tensor | None, positions: Tensor | None, dim: 
         if not isinstance(positions, Tensor) or positions.dtype == torch.bool or positions.is_complex():
             got = f"dtype {positions.dtype}" if isinstance(positions, Tensor) else f"type {_type_name(positions)}"
             raise TypeError(f"positions must be a tensor of numbers, where each token stands; got {got}")
+        _check_dense(positions, "positions")
         if positions.dim() == 0 or positions.shape[-1] != x.shape[-2]:
             raise ValueError(
                 f"positions must have shape (..., n) with n = {x.shape[-2]}, as x; got shape {tuple(positions.shape)}"
