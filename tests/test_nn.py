@@ -501,6 +501,7 @@ def test_layers_of_ones_own_get_mask_and_positions() -> None:
         (lambda: pool(k=2)(tokens(5), torch.ones(4) > 0), ValueError, "mask must have shape .* as x"),
         (lambda: pool(k=2)(tokens(5), None, torch.ones(4)), ValueError, "positions must have shape"),
         (lambda: pool(k=2)(tokens(5), None, torch.ones(5) > 0), TypeError, "positions must be a tensor of numbers"),
+        (lambda: pool(k=2)(tokens(5), None, torch.ones(5).to_sparse()), TypeError, "positions must be a dense tensor"),
         (lambda: pool(k=3)(tokens(0)), ValueError, "x must have tokens"),
         (lambda: TokenPool(DIM, 2, scorer="linear"), TypeError, "scorer must be an nn.Module"),
         (lambda: TokenPool(DIM, 2, scorer=nn.Linear(DIM, 2))(tokens(5)), ValueError, "scorer must take x"),

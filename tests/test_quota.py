@@ -40,6 +40,12 @@ def test_counts_and_rounds_are_enough_for_every_row(fraction: float, n: int) -> 
     assert places == 1 or (places // 2) * quota.numerator < DENOMINATOR
 
 
+def test_a_number_is_the_most_that_a_row_fills() -> None:
+    active = torch.tensor([[True, True, True, True], [True, False, True, False], [False, False, False, False]])
+    assert Quota(3).slot_count(active).tolist() == [[3], [2], [0]]
+    assert Quota(3).filled(active).tolist() == [[True, True, True], [True, True, False], [False, False, False]]
+
+
 def test_any_real_number_will_do() -> None:
     np = pytest.importorskip("numpy")
     for fraction in (np.float32(0.25), np.float64(0.25), Fraction(1, 4)):

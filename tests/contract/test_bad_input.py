@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 
 import knockout
 from knockout import boost, methods, metrics
+from knockout.nn import TokenPool
 
 V, S = torch.randn(4, 10, 3), torch.randn(4, 10)
 
@@ -89,6 +91,7 @@ V, S = torch.randn(4, 10, 3), torch.randn(4, 10)
         ),
         (lambda: boost.Relative(4, alpha=1.2), ValueError, ["Relative: alpha must be 1, 1.5 or 2", "1.2"]),
         (lambda: boost.Fixed("4"), TypeError, ["Fixed: c must be an int or a float", "str"]),
+        (lambda: boost.Fixed(4, alpha=1.2), ValueError, ["Fixed: alpha must be 1, 1.5 or 2", "1.2"]),
         (lambda: boost.Base(1), ValueError, ["Base: b must be above 1", "1"]),
         (lambda: boost.Power(0.5), ValueError, ["Power: b must be above 1", "0.5"]),
         (lambda: boost.Power(20, alpha=None), ValueError, ["Power: alpha must be 1, 1.5 or 2", "None"]),
@@ -135,6 +138,23 @@ V, S = torch.randn(4, 10, 3), torch.randn(4, 10)
         (lambda: metrics.nccs(V, V[:3]), ValueError, ["batch dimensions of approx", "true, (4,)", "(3,)"]),
         (lambda: metrics.topk_mass(S, S), TypeError, ["selection must be a knockout.Selection", "Tensor"]),
         (lambda: metrics.topk_mass(knockout.select(S, 2), S[:3]), ValueError, ["the selection, (4,)", "(3,)"]),
+        (
+            lambda: knockout.select(S, 2, mask=(S > 0).to_sparse()),
+            TypeError,
+            ["mask must be a dense tensor", "to_dense"],
+        ),
+        (lambda: TokenPool(3, 2)(V.long()), TypeError, ["x must be", "int64", "x.float()"]),
+        (lambda: TokenPool(3, 2)(V[0, 0]), ValueError, ["x must have shape (..., n, 3)", "(3,)"]),
+        (lambda: TokenPool(3, 2)(V, None, S[0, 0]), ValueError, ["positions must have shape", "n = 10", "()"]),
+        (lambda: TokenPool(3, 2)(V, None, S[:3]), ValueError, ["batch dimensions of positions", "of x, (4,)", "(3,)"]),
+        (lambda: TokenPool(3, 2)(V, None, S.cfloat()), TypeError, ["positions must be a tensor", "complex64"]),
+        (lambda: TokenPool(3, 2)(V, None, S.tolist()), TypeError, ["positions must be a tensor", "list"]),
+        (lambda: TokenPool(3, 2)(V, None, S.to("meta")), ValueError, ["positions must be on the device of x", "meta"]),
+        (lambda: TokenPool(3, ratio=0.0), ValueError, ["ratio must be a float between 0 and 1", "0.0"]),
+        (lambda: TokenPool(3, ratio=1.0), ValueError, ["ratio must be a float between 0 and 1", "1.0"]),
+        (lambda: TokenPool(3, ratio=True), ValueError, ["ratio must be a float between 0 and 1", "True"]),
+        (lambda: TokenPool(3, ratio="0.5"), ValueError, ["ratio must be a float between 0 and 1", "'0.5'"]),
+        (lambda: TokenPool(True, 2), TypeError, ["dim must be an int", "bool"]),
     ],
 )
 def test_bad_input(call: Callable[[], Any], error: type[Exception], words: list[str]) -> None:
@@ -187,6 +207,14 @@ def test_nothing_is_computed_before_the_batch_of_the_mask_is_checked(monkeypatch
     monkeypatch.setattr(knockout.functional, "tournament", fail)
     with pytest.raises(ValueError, match=r"batch dimensions of values must broadcast .*\(4,\); got \(3,\)"):
         knockout.topk(V[:3], S[0], 2, mask=S > 0)
+
+
+def test_sizes_of_layers_may_be_any_numbers() -> None:
+    np = pytest.importorskip("numpy")
+    for sizes in ({"k": np.int64(5)}, {"ratio": 0.5}, {"ratio": np.float32(0.5)}, {"ratio": Fraction(1, 2)}):
+        assert TokenPool(np.int64(3), **sizes)(V).x.shape == (4, 5, 3)
+    assert TokenPool(1, 2)(V[..., :1], S > 0).x.shape == (4, 2, 1)
+    assert TokenPool(3, 2)(V, None, S[:1]).x.shape == TokenPool(3, 2)(V, None, S[0]).x.shape == (4, 2, 3)
 
 
 def test_k_may_be_anything_that_counts() -> None:

@@ -96,13 +96,23 @@ Result<T> forward(const ScoreRow<S>& row, const RowCall<T>& call, bool save, Wor
   return out;
 }
 
-// Forward and backward pass of a row.
+// The same numbers, `stride` apart.
+template <class T>
+std::vector<T> spaced(const std::vector<T>& dense, int64_t stride) {
+  std::vector<T> out(dense.empty() ? 0 : (dense.size() - 1) * stride + 1);
+  for (size_t i = 0; i < dense.size(); ++i) out[i * stride] = dense[i];
+  return out;
+}
+
+// Forward and backward pass of a row, whose scores and mask are `stride` apart.
 template <class T, class Threads>
 Result<T> run(const std::vector<T>& scores, const std::vector<uint8_t>& mask, const Setting& set,
-              const Threads& threads) {
+              const Threads& threads, int64_t stride = 1) {
   const RowShape shape(static_cast<int64_t>(scores.size()), set.k, set.numerator);
   const RowCall<T> call(shape, Boost<T>(set.kind, set.alpha, set.c, set.unit), set.by_position);
-  const ScoreRow<T> row{scores.data(), 1, mask.empty() ? nullptr : mask.data(), 1};
+  const std::vector<T> spaced_scores = spaced(scores, stride);
+  const std::vector<uint8_t> spaced_mask = spaced(mask, stride);
+  const ScoreRow<T> row{spaced_scores.data(), stride, mask.empty() ? nullptr : spaced_mask.data(), stride};
   Workspace<T> work(shape);
   RowResult<T> result;
   Result<T> out = forward(row, call, true, work, result, threads);

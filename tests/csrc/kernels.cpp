@@ -34,6 +34,7 @@ void threads_change_no_bit(const char* type, const std::string& kind, int64_t n,
   const std::vector<T> scores = draw<T>(kind, n, seed);
   const std::vector<uint8_t> mask = seed % 3 ? std::vector<uint8_t>() : draw_mask(n, seed);
   const Result<T> expected = run<T>(scores, mask, set, OneThread());
+  if (n <= kLong) check(run<T>(scores, mask, set, OneThread(), 3) == expected, "strided, " + name(type, kind, n, set));
   for (const int64_t count : {2, 8}) {
     if (n > kLong && count == 2 && seed % 2) continue;
     check(run<T>(scores, mask, set, SomeThreads{count}) == expected,
