@@ -128,7 +128,7 @@ def _check_result(call: Call, result: Any) -> None:
 def _promised(call: Call, results: Sequence[Tensor]) -> list[tuple[Sequence[int], torch.dtype]]:
     """The shapes and dtypes that schema.py promises."""
     if call.operator == "tournament":
-        scores, k = call.argument("scores"), call.argument("k")
+        scores, k = call.argument("scores"), int(call.argument("k"))  # PyTorch takes a tensor, too
         batch, number = scores.shape[:-1], computing_dtype(scores.dtype)
         members, length = (results[place].shape[-1] for place in (0, -1))  # free
         return [

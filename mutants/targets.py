@@ -57,6 +57,7 @@ KERNELS = (
     "mutants/agreement.py",
     "tests/test_hostile_calls.py",
     "tests/test_operator_memory.py",
+    "tests/test_plan.py",
     "tests/test_cpu_kernels.py",
     *_contract("opcheck"),
 )

@@ -130,6 +130,21 @@ def test_a_block_may_end_in_the_middle_of_the_end_of_another(monkeypatch: pytest
     assert backends.available() == ["reference", "cpu"]
 
 
+def test_an_interrupt_ends_a_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    update, calls = choice._update, []
+
+    def interrupted() -> None:
+        calls.append(1)
+        if len(calls) == 1:
+            raise KeyboardInterrupt
+        update()
+
+    monkeypatch.setattr(choice, "_update", interrupted)
+    with pytest.raises(KeyboardInterrupt), force("reference"):
+        pass
+    assert chosen_for("cpu") == "cpu"
+
+
 # --- what a backend refuses -----------------------------------------------------------------------
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from knockout.backends import force
-from knockout.boost import Fixed
+from knockout.boost import Fixed, Relative
 from tests.cases import NAN, RecordOperators, same_bits
 from tests.contract.cases import ONE_ROW, Case, run
 
@@ -192,3 +192,18 @@ def test_members_of_another_call_are_refused() -> None:
         changed[0, 0] = number
         with pytest.raises(RuntimeError, match="knockout: member"):
             saved.operator(*saved.args[:place], changed, *saved.args[place + 1 :])
+
+
+@pytest.mark.parametrize(
+    "case", [CASES["float32"], Case(40, 5, Relative(torch.tensor(1.0)), kept=0.8)], ids=["c", "c_tensor"]
+)
+def test_one_tensor_on_the_meta_device_is_refused(case: Case) -> None:
+    """It must not give memory to which nothing was written."""
+    for operator, args, _ in calls_of(case).calls:
+        tensors = [place for place, x in enumerate(args) if isinstance(x, Tensor)]
+        for place in tensors:
+            moved = [x.to("meta") if i == place else x for i, x in enumerate(args)]
+            with pytest.raises(ValueError, match=r"knockout: \w+ must be on (cpu|meta), as other arguments"):
+                operator(*moved)
+        on_meta = operator(*(x.to("meta") if isinstance(x, Tensor) else x for x in args[:-1]), *args[-1:])
+        assert all(x.is_meta for x in (on_meta if isinstance(on_meta, tuple) else (on_meta,)))

@@ -598,3 +598,21 @@ def test_errors_of_chunks(chunks: Any, error: type[Exception], words: list[str])
             use()
         for word in words:
             assert word in str(caught.value)
+
+
+def test_a_source_that_shrinks_before_the_backward_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("knockout.rows.gather.BLOCK", 40)
+
+    class Shrinking:
+        def __init__(self) -> None:
+            self.table = np.random.default_rng(0).random((200, 4))
+            self.shape = self.table.shape
+
+        def take(self, rows: Any) -> Any:
+            return self.table[rows]
+
+    source, scores = Shrinking(), randn(200, dtype=torch.float64).requires_grad_()
+    out = knockout.topk(source, scores, 7, boost=0.7).values
+    source.shape = (100, 4)
+    with pytest.raises(RuntimeError, match=r"had shape \(200, 4\) in the forward pass and has \(100, 4\) now"):
+        out.sum().backward()

@@ -46,6 +46,12 @@ def _register() -> None:
     assert pair.other.tolist() == [0.0, 2.0, 4.0]
 
 
+def _forward_mode() -> None:
+    assert not torch_private.is_in_forward_mode()
+    with torch.autograd.forward_ad.dual_level():
+        assert torch_private.is_in_forward_mode()
+
+
 def _transforming() -> None:
     inside: list[bool] = []
 
@@ -112,6 +118,11 @@ APIS = {
         "torch.ops.aten._embedding_bag_per_sample_weights_backward",
         "the reference computes gradients of weights without copies of value rows",
         _dot_products,
+    ),
+    "is_in_forward_mode": Api(
+        "torch.autograd.forward_ad._current_level",
+        "forward-mode differentiation raises instead of losing tangents",
+        _forward_mode,
     ),
     "collectives": Api("torch.ops._c10d_functional", "ranks of knockout.distributed exchange tensors", _collectives),
 }

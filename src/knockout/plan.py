@@ -78,7 +78,14 @@ class SparsePlan(Plan):
     def check(self, device: torch.device) -> None:
         _check_part(self.member, "member", device, torch.int32, torch.int64)
         _check_part(self.weight, "weight", device, torch.float32, torch.float64)
+        _check_part(self.score, "score", device, torch.float32, torch.float64)
         super().check(device)
+        *batch, k, _ = shape = self.member.shape
+        if (self.weight.shape, self.score.shape, self.valid.shape) != (shape, (*batch, k), (*batch, 1)):
+            raise ValueError(
+                f"the tensors of a selection must have shapes that belong together; got member {tuple(shape)}, weight "
+                f"{tuple(self.weight.shape)}, score {tuple(self.score.shape)} and valid {tuple(self.valid.shape)}"
+            )
 
     def apply(self, values: Tensor) -> Tensor:
         member, weight, valid = self.member, self.weight, self.valid

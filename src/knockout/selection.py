@@ -71,7 +71,7 @@ class Selection:
     @property
     def scores(self) -> Tensor:
         """Blended scores (..., k), differentiable."""
-        scores = self._plan.scores()
+        scores = self._checked_plan().scores()
         return scores if scores.dtype == self.dtype else scores.to(self.dtype)  # to() is slow even if nothing changes
 
     def apply(self, values: Tensor | RowSource, progress: Progress = None) -> Tensor:

@@ -10,12 +10,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 from torch.utils._pytree import register_pytree_node
 
 __all__ = [
     "collectives",
     "differentiation_levels",
     "embedding_bag_weight_gradient",
+    "is_in_forward_mode",
     "is_transforming",
     "register_pytree_node",
 ]
@@ -37,6 +39,14 @@ def differentiation_levels() -> int:
     levels = torch._C._functorch.get_interpreter_stack() or ()
     kinds = torch._C._functorch.TransformType
     return sum(level.key() in (kinds.Grad, kinds.Jvp) for level in levels)
+
+
+def is_in_forward_mode() -> bool:
+    """Whether ``torch.autograd.forward_ad.dual_level`` is active. Since 1.10. There is no public way to ask.
+
+    Replacement: none needed once the operators have forward derivatives.
+    """
+    return forward_ad._current_level >= 0
 
 
 def embedding_bag_weight_gradient(grad: Tensor, table: Tensor, rows: Tensor, bag: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import Tensor
-from torch.autograd import gradcheck
+from torch.autograd import forward_ad, gradcheck
 
 import knockout
 from knockout.boost import Boost, Fixed, Power, Relative
@@ -155,3 +155,14 @@ def test_forward_mode_is_not_supported() -> None:
     scores, values = separated(9), randn(9, 2)
     with pytest.raises(NotImplementedError, match="forward mode"):
         torch.func.jvp(lambda s: knockout.topk(values, s, 2, 1.0).values, (scores,), (scores,))
+
+
+def test_forward_mode_raises_instead_of_losing_tangents() -> None:
+    scores, values = separated(8), randn(8, 2)
+    with forward_ad.dual_level():
+        for dual_values, dual_scores in (
+            (values, forward_ad.make_dual(scores, torch.ones(8, dtype=torch.float64))),
+            (forward_ad.make_dual(values, torch.ones(8, 2, dtype=torch.float64)), scores),
+        ):
+            with pytest.raises((RuntimeError, NotImplementedError), match=r"jvp|forward"):
+                knockout.topk(dual_values, dual_scores, 3, boost=0.5)

@@ -250,3 +250,11 @@ def test_a_selection_moved_to_another_device() -> None:
         moved = tree_map(lambda x, halfway=halfway: x.to("meta") if halfway(x) else x, selection)
         with pytest.raises(ValueError, match="the tensors of a selection must be on one device; got `weight` on"):
             moved.apply(values.to(moved.indices.device))
+
+
+def test_parts_of_a_selection_that_do_not_belong_together() -> None:
+    picked = knockout.select(separated(3, 9), 4, boost=0.5)
+    with pytest.raises(TypeError, match="tensor `weight` of a selection must be"):
+        _ = tree_map(lambda x: x.int(), picked).scores
+    with pytest.raises(ValueError, match="must have shapes that belong together"):
+        tree_map(lambda x: x[..., :1], picked).apply(randn(3, 9, 2))

@@ -101,12 +101,13 @@ def force(name: str) -> Iterator[None]:
     name = _OLD_NAMES.get(name, name)
     check_choice(name, "backend", _CHOICES)
     block = _Forced(name)
-    _blocks.append(block)
-    _update()
-    try:
+    try:  # an interrupt may come at any time
+        _blocks.append(block)
+        _update()
         yield
     finally:
-        _blocks.remove(block)
+        if block in _blocks:
+            _blocks.remove(block)
         _update()
 
 

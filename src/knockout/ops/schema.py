@@ -55,8 +55,10 @@ def _tournament(
     scores: Tensor, mask: Tensor | None, c_tensor: Tensor | None, k: int, numerator: int, kind: int, alpha: int,
     c: float, unit: float, by_position: bool, save: bool, fixed: bool,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    torch._check(scores.dim() > 0, lambda: "knockout: scores must have shape (*batch, n); got no dimensions")
-    torch._check(k >= 1, lambda: f"knockout: k must be at least 1; got {k}")
+    if scores.dim() == 0:
+        raise ValueError("knockout: scores must have shape (*batch, n); got a tensor without dimensions")
+    if k < 1:
+        raise ValueError(f"knockout: k must be at least 1; got {k}")
     *batch, n = scores.shape
     number = computing_dtype(scores.dtype)
     members: Any = 2 ** Quota(k, numerator).rounds(n)
@@ -101,8 +103,29 @@ _SHAPES: dict[str, Callable[..., Any]] = {
     "spread": _spread,
     "match": _match,
 }
+
+
+def _on_one_device(name: str, shapes: Callable[..., Any]) -> Callable[..., Any]:
+    """The shapes of results, if all tensors are on one device; the c of a boost may also be on the CPU.
+
+    With one tensor on the device ``meta`` PyTorch calls this instead of a kernel: the results would be new memory on
+    the device of the others, with nothing written to it.
+    """
+    arguments = [argument.name for argument in getattr(torch.ops.knockout, name).default._schema.arguments]
+
+    def call(*args: Any) -> Any:
+        tensors = {each: x for each, x in zip(arguments, args, strict=False) if isinstance(x, Tensor)}
+        device = next(iter(tensors.values())).device
+        for each, x in tensors.items():
+            if x.device != device and not (each == "c_tensor" and x.is_cpu):
+                raise ValueError(f"knockout: {each} must be on {device}, as other arguments; got {x.device}")
+        return shapes(*args)
+
+    return call
+
+
 for _name, _fake in _SHAPES.items():
-    torch.library.register_fake(f"knockout::{_name}", _fake, lib=_library)
+    torch.library.register_fake(f"knockout::{_name}", _on_one_device(_name, _fake), lib=_library)
 
 
 def implement(name: str, function: Callable[..., Any], key: str) -> None:

@@ -96,13 +96,18 @@ class _Blend(Function):
                 kept = block._replace(rows=block.rows.clone()) if reader is source else block
         assert out is not None  # there is always a block, perhaps an empty one
         ctx.save_for_backward(member, valid, *kept)
-        ctx.source, ctx.dtype, ctx.progress = source, weight.dtype, progress
+        ctx.source, ctx.shape, ctx.dtype, ctx.progress = source, tuple(reader.shape), weight.dtype, progress
         return torch.where(valid.unsqueeze(-1), out.reshape(*slots, out.shape[-1]), torch.nan).to(dtype)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         member, valid, *kept = ctx.saved_tensors
         block = _Block(*kept) if kept else None
+        if block is None and (shape := tuple(reader_of(ctx.source).shape)) != ctx.shape:
+            raise RuntimeError(
+                f"values: {named(ctx.source)} had shape {ctx.shape} in the forward pass and has {shape} now, in the "
+                f"backward pass, which reads it again: it must not change in between"
+            )
         d_weight = _Match.apply(grad, member, valid, ctx.source, block, ctx.dtype, ctx.progress)  # type: ignore[no-untyped-call]
         return d_weight, *(None,) * 6
 

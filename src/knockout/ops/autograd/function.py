@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.compiler import is_compiling
 
-from knockout.torch_private import is_transforming
+from knockout.torch_private import is_in_forward_mode, is_transforming
 
 
 def apply(function: type[Function], *args: Any) -> Any:
@@ -21,7 +21,8 @@ def apply(function: type[Function], *args: Any) -> Any:
     ``Function.apply`` binds the arguments to their names on every call, for the sake of ``torch.func``: that takes
     longer than a small selection.
     """
-    if is_transforming() or is_compiling():
+    # In forward mode PyTorch raises that there is no derivative; without it the tangents would be lost silently.
+    if is_transforming() or is_compiling() or is_in_forward_mode():
         return function.apply(*args)
     if torch.is_grad_enabled():
         for each in args:

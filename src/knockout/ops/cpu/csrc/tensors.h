@@ -6,7 +6,9 @@
 #include <torch/csrc/stable/tensor.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <initializer_list>
 #include <limits>
@@ -30,7 +32,17 @@ struct AllThreads {
     if (count <= grain) {
       if (count > 0) work(int64_t{0}, count);
     } else {
-      torch::stable::parallel_for(0, count, grain, work);
+      // An error would cross the threads of PyTorch and lose its text: keep the first one, and throw it here.
+      std::exception_ptr error;
+      std::atomic_flag failed;
+      torch::stable::parallel_for(0, count, grain, [&](int64_t begin, int64_t end) {
+        try {
+          work(begin, end);
+        } catch (...) {
+          if (!failed.test_and_set()) error = std::current_exception();
+        }
+      });
+      if (error) std::rethrow_exception(error);
     }
   }
   int64_t count() const { return torch::stable::get_num_threads(); }
