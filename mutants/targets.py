@@ -159,7 +159,13 @@ def _targets() -> tuple[Target, ...]:
         ),
         Target(
             f"{autograd}/tournament.py",
-            ("-k", "cpu", *CASES, *_contract("vmap", "vmap_gradients", "second_order")),
+            (
+                "-k",
+                "cpu or saved",
+                "tests/test_cpu_kernels.py",
+                *CASES,
+                *_contract("vmap", "vmap_gradients", "second_order"),
+            ),
             (*gradients, *_contract("opcheck"), *TENSOR_BOOST, "tests/test_backends.py", *META),
         ),
         Target(

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+import knockout
 from knockout.backends import force
 from knockout.boost import Boost, Fixed, Power, Relative
-from tests.cases import same_bits, threads
+from tests.cases import RecordOperators, same_bits, threads
 from tests.contract.cases import ONE_ROW, Case, run
 
 
@@ -71,3 +72,14 @@ def test_forked_workers_of_a_data_loader(count: int) -> None:
         alone = torch.stack([Blends()[seed] for seed in range(8)])
         loader = DataLoader(Blends(), batch_size=4, num_workers=2, multiprocessing_context="fork", timeout=60)
         same_bits(torch.cat(list(loader)), alone)
+
+
+@pytest.mark.parametrize(("wanted", "enabled"), [(True, True), (True, False), (False, True)])
+def test_rounds_are_saved_only_for_a_gradient(wanted: bool, enabled: bool) -> None:
+    scores = torch.randn(9).requires_grad_(wanted)
+    with torch.set_grad_enabled(enabled), RecordOperators() as record:
+        knockout.select(scores, 2)
+    ((operator, args, _),) = record.calls
+    arguments = dict(zip((argument.name for argument in operator._schema.arguments), args, strict=True))
+    assert arguments["save"] == (wanted and enabled)
+    assert not arguments["fixed"]
