@@ -17,7 +17,7 @@ from fuzz.kind import MEMORY_MISSING, ViolationError
 from knockout.boost import as_boost
 from knockout.dtypes import DTYPES, computing_dtype
 from knockout.ops.arguments import checked
-from knockout.ops.boost_code import detach_c, encode
+from knockout.ops.boost_code import detach_tensors, encode
 from knockout.ops.choice import BACKENDS
 from knockout.ops.schema import SCHEMAS
 from knockout.quota import Quota
@@ -63,17 +63,17 @@ def calls_of(case: Case, backend: str, fixed: bool) -> list[Call]:
     scores, values, mask, _ = case.inputs()
     if mask is not None:
         scores, mask = torch.broadcast_tensors(scores, mask)
-    boost, c_tensor = detach_c(as_boost(case.boost, scores.device))
+    boost, c_tensor, unit_tensor = detach_tensors(as_boost(case.boost, scores.device))
     quota = Quota.of_fraction(case.k, case.n) if isinstance(case.k, float) else Quota(case.k)
     numbers = (*quota, *encode(boost), case.order == "position")
-    forward = (scores, mask, c_tensor, *numbers, True, fixed)
+    forward = (scores, mask, c_tensor, unit_tensor, *numbers, True, fixed)
     member, weight, score, _, _, valid, saved = own.tournament(*forward)
     generator = torch.Generator().manual_seed(case.seed)
 
     def gradient_of(result: Tensor) -> Tensor:
         return torch.randn(result.shape, generator=generator, dtype=result.dtype)
 
-    backward = (gradient_of(weight), gradient_of(score), scores, mask, c_tensor, member, saved, *numbers)
+    backward = (gradient_of(weight), gradient_of(score), scores, mask, c_tensor, unit_tensor, member, saved, *numbers)
     batch = torch.broadcast_shapes(scores.shape[:-1], values.shape[:-2])
     values = values.expand(*(1,) * (len(batch) - values.dim() + 2), *values.shape)
     weight, member, valid = (x.expand(*batch, *x.shape[scores.dim() - 1 :]) for x in (weight, member, valid))

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from knockout.boost import Base, Boost, Fixed, Power, Relative
+from knockout.boost import Adaptive, Base, Boost, Fixed, Power, Relative
 
 INF, NAN = float("inf"), float("nan")
 BOOSTS: list[Boost] = [
@@ -26,6 +26,10 @@ BOOSTS: list[Boost] = [
     Relative(16),
     Relative(2, unit=0.01, alpha=1),
     Relative(1, unit=100, alpha=2),
+    Adaptive(1.5, unit=10),
+    Adaptive(3, unit=0.1),
+    Adaptive(6, unit=2, alpha=2),
+    Adaptive(2, unit=1e3, alpha=1),
     Fixed(3),
     Fixed(2, alpha=1.5),
     Fixed(1, alpha=2),

@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 from itertools import pairwise
 
-from knockout.boost import Base, Boost, Fixed, Power, Relative
+from knockout.boost import Adaptive, Base, Boost, Fixed, Power, Relative
 
 Vector = list[float]
 
@@ -43,6 +43,13 @@ def halving(values: list[Vector], scores: Vector, k: int, boost: Boost, mask: li
     closest = math.inf
     scale = 2 * boost.unit if isinstance(boost, Relative) else math.nan
     field.sort(key=lambda entrant: (-entrant.score, entrant.leader))
+    softer = 1.0  # how much softer an adaptive boost makes all rounds
+    if isinstance(boost, Adaptive):
+        spread = without_widest([field[i].score - field[-1 - i].score for i in range(len(field) // 2)])
+        unit = float(boost.unit)
+        width = rounds * max(spread * (3 * unit + spread) / (unit + 3 * spread), unit / 10)
+        softer = width / spread if spread else 0.0
+        scale = 2 * width
     for left in range(rounds, 0, -1):
         field.sort(key=lambda entrant: (-entrant.score, entrant.leader))
         closest = min([closest] + [a.score - b.score for a, b in pairwise(field) if a.score != b.score])
@@ -51,6 +58,8 @@ def halving(values: list[Vector], scores: Vector, k: int, boost: Boost, mask: li
         gaps = [field[i].score - field[j].score for i, j in pairs if j < len(field)]
         if isinstance(boost, Relative) and gaps:
             scale = max(math.fsum(gaps) / len(gaps), scale / 2)
+        if isinstance(boost, Adaptive) and gaps:
+            scale = max(softer * without_widest(gaps), scale / 2)
         winners = []
         for i, j in pairs:
             if j >= len(field):
@@ -69,8 +78,14 @@ def halving(values: list[Vector], scores: Vector, k: int, boost: Boost, mask: li
     )
 
 
+def without_widest(gaps: Vector) -> float:
+    """The mean gap, without the widest eighth."""
+    counted = sorted(gaps)[: len(gaps) - len(gaps) // 8]
+    return math.fsum(counted) / len(counted) if counted else 0.0
+
+
 def logit(a: float, b: float, boost: Boost, scale: float) -> float:
-    if isinstance(boost, Relative):
+    if isinstance(boost, (Relative, Adaptive)):
         return float(boost.c) * (a - b) / scale
     if isinstance(boost, Fixed):
         return float(boost.c) * (a - b)

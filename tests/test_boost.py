@@ -46,7 +46,7 @@ def test_the_scale_of_a_round_does_not_depend_on_the_padding_around_its_pairs() 
         top, low = (pad(x, (padding, 0)).requires_grad_() for x in (better, -worse))
         real = pad(torch.ones_like(better, dtype=torch.bool), (padding, 0))
         boost = Relative(1e-6, unit=1e-3)
-        share, scale = boost.share(Pairs(top, low, top - low, real), boost.start(top))
+        share, scale = boost.share(Pairs(top, low, top - low, real), boost.start(top, real, torch.tensor(1)))
         (gradient,) = torch.autograd.grad(share.sum(), top)
         results.append((scale, gradient[padding:]))
     for one, other in zip(*results, strict=True):
@@ -57,7 +57,7 @@ def test_the_scale_of_a_round_stays_a_normal_number() -> None:
     tiny = torch.finfo(torch.float32).tiny
     gap, real = torch.tensor([[tiny / 4, 0.0]]), torch.tensor([[True, True]])
     boost = Relative(1, unit=1e-300, alpha=2)
-    scale = boost.start(gap)
+    scale = boost.start(gap, real, torch.tensor(3))
     assert scale.tolist() == [[2 * tiny]]
     for _ in range(3):
         share, scale = boost.share(Pairs(gap, torch.zeros_like(gap), gap, real), scale)

@@ -138,14 +138,17 @@ for _operator in ("tournament", "tournament_backward"):
         CASES[f"{_operator}: k = {_k}"] = Hostile(_operator, "k", to(_k))
     for _number in (-1, 1, 2**30, 2**30 + 1, 2**62):
         CASES[f"{_operator}: numerator = {_number}"] = Hostile(_operator, "numerator", to(_number), _number != 2**30)
-    for _name in ("kind", "alpha"):
-        for _number in (-1, 3, 2**40):
+    for _name, _least in (("kind", 4), ("alpha", 3)):
+        for _number in (-1, _least, 2**40):
             CASES[f"{_operator}: {_name} = {_number}"] = Hostile(_operator, _name, to(_number))
     for _name in ("c", "unit"):
         for _value in (NAN, 0.0, -1.0, INF, -INF):
             CASES[f"{_operator}: {_name} = {_value}"] = Hostile(_operator, _name, to(_value))
     for _value in (NAN, 0.0, -1.0, INF):
         CASES[f"{_operator}: c_tensor holds {_value}"] = Hostile(_operator, "c_tensor", to(torch.tensor(_value)))
+    CASES[f"{_operator}: unit_tensor without an adaptive boost"] = Hostile(
+        _operator, "unit_tensor", to(torch.tensor(1.0))
+    )
     CASES[f"{_operator}: c_tensor has a dimension"] = Hostile(_operator, "c_tensor", to(torch.ones(1)))
     CASES[f"{_operator}: c_tensor is int64"] = Hostile(_operator, "c_tensor", to(torch.tensor(1)))
     CASES[f"{_operator}: mask of bytes"] = Hostile(_operator, "mask", bytes_as_bool, refused=False)

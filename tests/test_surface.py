@@ -17,6 +17,7 @@ NAMES = [
     "metrics",
     "nn",
     "plot",
+    "report",
     "rows",
     "select",
     "topk",
@@ -64,7 +65,7 @@ for name in sys.argv[1:]:
         text = ""
         try:
             found = getattr(knockout, name)
-            if name[0].islower() and name not in ("select", "topk"):
+            if name[0].islower() and name not in ("report", "select", "topk"):
                 assert found is sys.modules[f"knockout.{name}"]
         except BaseException:
             text = traceback.format_exc()

@@ -37,7 +37,7 @@ def full_rounds(n: int, k: int) -> int:
 def round_by_round(values: Tensor, scores: Tensor, k: int, boost: Boost, sort: Sort = best_first) -> Tensor:
     """Blend values (batch, n, d) by scores (batch, n) into values (batch, k, d); n is k times a power of two."""
     rounds = full_rounds(scores.shape[-1], k)
-    scale = boost.start(scores)
+    scale = boost.start(sort(scores)[0], torch.ones_like(scores, dtype=torch.bool), torch.tensor(rounds))
     for _ in range(rounds):
         scores, order = sort(scores)
         values = values.gather(1, order.unsqueeze(-1).expand_as(values))

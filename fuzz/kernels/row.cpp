@@ -59,7 +59,7 @@ std::vector<T> scores_from(FuzzedDataProvider& data) {
 Setting setting_from(FuzzedDataProvider& data, int64_t n) {
   Setting set{};
   set.k = data.ConsumeIntegralInRange<int64_t>(1, n);
-  set.kind = data.ConsumeIntegralInRange<int64_t>(0, 2);
+  set.kind = data.ConsumeIntegralInRange<int64_t>(0, 3);
   set.alpha = data.ConsumeIntegralInRange<int64_t>(0, 2);
   const double usual[] = {0.5, 1, 2, 4, 16, 100, 1e-30, 1e-3, 1e30};
   const auto positive = [&](double least) {

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from knockout import backends, boost, methods, metrics, nn, rows
 from knockout.functional import select, topk
+from knockout.reporting import report
 from knockout.selection import Selection
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from knockout import native as native
     from knockout import plot as plot
 
-__all__ = ["Selection", "backends", "boost", "methods", "metrics", "nn", "rows", "select", "topk"]
+__all__ = ["Selection", "backends", "boost", "methods", "metrics", "nn", "report", "rows", "select", "topk"]
 __version__ = "0.1.0"
 
 # Submodules that need other packages, or take long to import: imported when they are first named.

@@ -6,7 +6,7 @@ The two scores of a pair give a logit ``t >= 0``, and ``t`` gives the share of t
     alpha = 1.5   1/2 + (t/4) sqrt(2 - t^2/4)          exactly 1 from t = 2 on
     alpha = 2     1/2 + t/2                            exactly 1 from t = 1 on
 
-These are two-way alpha-entmax in closed form. The four boosts differ in how they measure ``t``.
+These are two-way alpha-entmax in closed form. The five boosts differ in how they measure ``t``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from torch.autograd import Function
 from knockout.checks import check_device, check_positive, check_sharpness
 from knockout.ops.reference.exact import exact_sum, exp, expm1, sqrt
 
-__all__ = ["Base", "Boost", "Fixed", "Power", "Relative"]
+__all__ = ["Adaptive", "Base", "Boost", "Fixed", "Power", "Relative"]
 
 
 class Pairs(NamedTuple):
@@ -37,10 +37,10 @@ class Pairs(NamedTuple):
 
 
 class Boost(ABC):
-    """The base class of the four boosts; ``knockout.select`` takes any of them.
+    """The base class of the five boosts; ``knockout.select`` takes any of them.
 
-    A boost is an immutable value: comparable, hashable, and its ``repr`` is the call that makes it. (If its c is a
-    tensor, the number in the tensor may change.)
+    A boost is an immutable value: comparable, hashable, and its ``repr`` is the call that makes it. (If its c or unit
+    is a tensor, the number in the tensor may change.)
     """
 
     alpha: float
@@ -62,13 +62,17 @@ class Boost(ABC):
                 f"got {self.alpha!r}"
             )
 
-    def start(self, scores: Tensor) -> Tensor:
-        """The scale of the scores before the first round, shape (..., 1)."""
+    def start(self, scores: Tensor, active: Tensor, rounds: Tensor) -> Tensor:
+        """The scale before the first round (..., 1), from the scores (..., n), best first, and which are active.
+
+        ``rounds`` (..., 1) is the number of rounds that each row plays. A boost may carry more than a scale from round
+        to round; it is then (..., more).
+        """
         return scores.new_ones(()).expand(*scores.shape[:-1], 1)
 
     @abstractmethod
     def logit(self, pairs: Pairs, scale: Tensor) -> tuple[Tensor, Tensor]:
-        """Logits (..., pairs) of one round, and the scale (..., 1) that the next round starts from.
+        """Logits (..., pairs) of one round, and the scale, as of ``start``, that the next round starts from.
 
         The logit of a pair that is not real may be anything.
         """
@@ -110,8 +114,8 @@ class Relative(Boost):
         check_sharpness(self.c, "Relative: c")
         self._check(unit=self.unit)
 
-    def start(self, scores: Tensor) -> Tensor:
-        return super().start(scores) * (2.0 * max(self.unit, torch.finfo(scores.dtype).tiny))
+    def start(self, scores: Tensor, active: Tensor, rounds: Tensor) -> Tensor:
+        return super().start(scores, active, rounds) * (2.0 * max(self.unit, torch.finfo(scores.dtype).tiny))
 
     def logit(self, pairs: Pairs, scale: Tensor) -> tuple[Tensor, Tensor]:
         limits = torch.finfo(scale.dtype)
@@ -119,6 +123,70 @@ class Relative(Boost):
         narrowed = torch.maximum(_mean_gap(pairs, count), (scale / 2).clamp(min=limits.tiny))
         scale = torch.where(count > 0, narrowed, scale)
         return _capped(self.c, scale.dtype) * _measure(pairs.gap, scale, count), scale
+
+
+@dataclass(frozen=True, repr=False)
+class Adaptive(Boost):
+    """``t = c / rounds * h * (a - b) / s``: all rounds equally soft, and sharper as the scores spread. To learn.
+
+    ``s`` is the mean gap of the round's pairs, without the widest eighth of them, so that outliers do not count, but at
+    least half of that of the round before. ``h`` rises slowly with the spread g of the row's scores, from 1/3 to 3, and
+    is 1 where g is ``unit``: (unit + 3 g) / (3 unit + g). For scores that hardly differ it is less, 10 g / unit: their
+    noise is not amplified. The spread is such a mean gap too, if all candidates were paired, the best with the worst.
+
+    So c is how sharp the choice is over all rounds together, however many there are. A candidate that loses early in a
+    long tournament is as well heard of as one that loses late, and a scorer sets the sharpness by itself, by how far it
+    spreads its scores.
+
+    >>> import torch, knockout
+    >>> scores = torch.tensor([3.0, 2.5, 1.0, 0.0])
+    >>> for unit in (0.2, 20.0):
+    ...     knockout.select(scores, k=1, boost=knockout.boost.Adaptive(c=2, unit=unit)).weights()
+    tensor([[...]])
+    tensor([[...]])
+
+    c and unit may be tensors, as c of ``Relative``. The layers of ``knockout.nn`` measure their unit by themselves.
+    """
+
+    c: float | Tensor
+    unit: float | Tensor = 1.0
+    alpha: float = 1.5
+
+    def __post_init__(self) -> None:
+        check_sharpness(self.c, "Adaptive: c")
+        check_sharpness(self.unit, "Adaptive: unit")
+        self._check()
+
+    def start(self, scores: Tensor, active: Tensor, rounds: Tensor) -> Tensor:
+        spread = _spread(scores, active)
+        limits = torch.finfo(spread.dtype)
+        # The scale of a round whose mean gap is the spread: rounds / h times that.
+        x = (spread / self._unit(spread)).clamp(max=_FAR)
+        width = torch.maximum(spread * ((3.0 + x) / (1.0 + 3.0 * x)), self._unit(spread) / 10.0)
+        width = (width * rounds.to(width.dtype)).clamp(min=limits.tiny, max=limits.max / 4)
+        return torch.cat([2.0 * width, width, spread], dim=-1)
+
+    def logit(self, pairs: Pairs, scale: Tensor) -> tuple[Tensor, Tensor]:
+        limits = torch.finfo(scale.dtype)
+        before, width, spread = scale.split(1, dim=-1)
+        count = pairs.real.sum(dim=-1, keepdim=True)
+        # A spread that is not a normal number counts as 0: all scores are equal, and so is the mean gap 0.
+        spreads = spread >= limits.tiny
+        mean = width * (_mean_gap(*_without_widest(pairs, count)) / torch.where(spreads, spread, 1.0))
+        mean = torch.where(spreads, mean.clamp(max=limits.max), 0.0)
+        narrowed = torch.maximum(mean, (before / 2).clamp(min=limits.tiny))
+        current = torch.where(count > 0, narrowed, before)
+        logit = _capped(self.c, scale.dtype) * _measure(pairs.gap, current, count)
+        return logit, torch.cat([current, width, spread], dim=-1)
+
+    def _unit(self, like: Tensor) -> Tensor:
+        limits = torch.finfo(like.dtype)
+        if isinstance(self.unit, Tensor):
+            return self.unit.detach().to(like).clamp(limits.tiny, limits.max)
+        return like.new_full((), min(max(self.unit, limits.tiny), limits.max))
+
+
+_FAR = 2.0**40  # a spread of so many units counts as this many: what follows from it does not change any more
 
 
 @dataclass(frozen=True, repr=False)
@@ -190,17 +258,29 @@ class Power(_WithBase):
         return height * -expm1(-log_b * pairs.gap), scale
 
 
-def as_boost(boost: float | Boost, device: torch.device) -> Boost:
-    """A boost as it is; for a number, Relative of it. A c that is a tensor must be on the CPU or on this device."""
+# What ``knockout.topk`` takes if it is not told: what learns at ordinary scales of the scores (docs/which.md).
+DEFAULT = Adaptive(c=2.0, unit=1.5)
+
+
+def as_boost(boost: float | Boost | None, device: torch.device) -> Boost:
+    """A boost as it is; for a number, Relative of it; for None, the default.
+
+    Tensors in it must be on the CPU or on this device.
+    """
+    if boost is None:
+        return DEFAULT
     if type(boost) is float and not torch.compiler.is_compiling() and boost in _RELATIVE:
         return _RELATIVE[boost]
     if isinstance(boost, Boost):
-        c = getattr(boost, "c", None)
-        if isinstance(c, Tensor) and c.device.type != "cpu":
-            check_device(c, f"{type(boost).__name__}: c", device)
+        for name in ("c", "unit"):
+            number = getattr(boost, name, None)
+            if isinstance(number, Tensor) and number.device.type != "cpu":
+                check_device(number, f"{type(boost).__name__}: {name}", device)
         return boost
     if isinstance(boost, bool) or not isinstance(boost, Real):
-        raise TypeError(f"boost must be a number or a knockout.boost such as Relative(4); got {boost!r}")
+        raise TypeError(
+            f"boost must be a number, a knockout.boost such as Relative(4), or None for the default; got {boost!r}"
+        )
     relative = Relative(boost if isinstance(boost, (int, float)) else float(boost))
     if type(boost) is float and not torch.compiler.is_compiling() and len(_RELATIVE) < 100:
         _RELATIVE[boost] = relative
@@ -238,13 +318,42 @@ def _mean_gap(pairs: Pairs, count: Tensor) -> Tensor:
     Summed as distances of all scores from the middle of the field, which are the same however the field is paired, so
     backends need not sort for it. In float64 and scaled down, so that it cannot overflow.
     """
-    wide = pairs.better.dtype if pairs.better.device.type == "mps" else torch.float64
-    better, worse = pairs.better.to(wide) * 2.0**-40, pairs.worse.to(wide) * 2.0**-40
+    better, worse = _scaled_down(pairs.better), _scaled_down(pairs.worse)
     middle = better[..., -1:].detach()  # the last winner; as many scores are above as below, so its gradient is 0
     distance = torch.cat([better - middle, middle - worse], dim=-1)
     total = exact_sum(torch.where(torch.cat([pairs.real, pairs.real], dim=-1), distance, 0.0), 2 * count)
-    mean = total / count.clamp(min=1).to(wide) * 2.0**40
-    return mean.clamp(max=torch.finfo(pairs.gap.dtype).max).to(pairs.gap.dtype)
+    return _scaled_up(total / count.clamp(min=1).to(total.dtype), pairs.gap.dtype)
+
+
+def _without_widest(pairs: Pairs, count: Tensor) -> tuple[Pairs, Tensor]:
+    """The pairs of a round without the eighth of them that have the widest gaps, and how many that leaves (..., 1)."""
+    widest = count // 8
+    return pairs._replace(real=pairs.real & (pairs.real.cumsum(dim=-1) > widest)), count - widest
+
+
+def _spread(scores: Tensor, active: Tensor) -> Tensor:
+    """Mean gap (..., 1) of scores (..., n), best first, if all that are active were paired, the best with the worst.
+
+    Without the widest eighth of the pairs; if the number of candidates is odd, without the one in the middle, too.
+    Summed as in ``_mean_gap``.
+    """
+    dtype, scores = scores.dtype, _scaled_down(scores)
+    count = active.sum(dim=-1, keepdim=True)
+    pairs, rank = count // 2, torch.arange(scores.shape[-1], device=scores.device)
+    widest = pairs // 8
+    middle = scores.gather(-1, ((count - 1) // 2).clamp(min=0)).detach()
+    distance = torch.where(rank < pairs, scores - middle, torch.where(rank >= count - pairs, middle - scores, 0.0))
+    total = exact_sum(torch.where((rank >= widest) & (rank < count - widest), distance, 0.0), count - 2 * widest)
+    return _scaled_up(total / (pairs - widest).clamp(min=1).to(total.dtype), dtype)
+
+
+def _scaled_down(scores: Tensor) -> Tensor:
+    """In float64 where there is one, and small enough for sums to be finite."""
+    return scores.to(scores.dtype if scores.device.type == "mps" else torch.float64) * 2.0**-40
+
+
+def _scaled_up(mean: Tensor, dtype: torch.dtype) -> Tensor:
+    return (mean * 2.0**40).clamp(max=torch.finfo(dtype).max).to(dtype)
 
 
 def _measure(gap: Tensor, scale: Tensor, count: Tensor) -> Tensor:

@@ -7,9 +7,11 @@ from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.compiler import is_compiling
 
 from knockout.boost import Boost, as_boost
 from knockout.checks import check_choice, check_flag, check_scores, check_values, join_scores
+from knockout.no_gradient import is_due, look
 from knockout.ops.autograd.tournament import tournament
 from knockout.ops.choice import choose
 from knockout.plan import SparsePlan
@@ -35,7 +37,7 @@ def topk(
     values: Tensor | RowSource,
     scores: Tensor | Iterable[Tensor],
     k: int | float,
-    boost: float | Boost = 4.0,
+    boost: float | Boost | None = None,
     mask: Tensor | None = None,
     order: Order = "score",
     hard: bool = False,
@@ -67,15 +69,19 @@ def topk(
             scores, an iterable of tensors (..., n_i) that are joined in their order; gradients reach each chunk.
         k: how many to select, 1 <= k <= n. Or a fraction between 0 and 1 of the active candidates of each row, rounded
             up. The result has slots for that fraction of all n; those that a row does not fill are empty.
-        boost: how decisively the better of a pair wins: a number c means ``boost.Relative(c)``. Low is soft and learns
-            from many candidates, high is close to a hard selection. To train, begin with 1 or less, and let it rise
-            (``knockout.nn.Sharpen``): at 4 a scorer that starts badly may not learn.
+        boost: how decisively the better of a pair wins. To train, leave it out, if the scores spread by about 0.1 to
+            10: the default, ``boost.Adaptive(2, 1.5)``, is soft and gives most candidates a gradient. At other scales
+            use a layer of ``knockout.nn``, which measures the scale. To choose sharply, pass a number c, which means
+            ``boost.Relative(c)``: with 4, most of a slot is its leader, for scores that spread by 1 or more.
         mask: (..., n) bool, False for inactive candidates: the result is that without them. A score of -inf means the
             same. A large negative score, such as -1e9, does not: that candidate is active, and sets the scale.
         order: how slots are ordered: by "score", or by "position", the index of the leader, for sequences.
-        hard: straight-through: the leaders' values and scores unchanged in the forward pass, the soft gradients in the
-            backward pass. Leaders win all their pairs: they are the true top k, unless the selection is so soft that a
-            blend overtakes a better candidate.
+        hard: do not train with it if k is a small part of n, or if the scorer starts from nothing: train softly, and
+            choose hard in evaluation (``hard_eval=True`` of the layers). It is straight-through: the leaders' values
+            and scores unchanged in the forward pass, the soft gradients in the backward pass. Leaders win all their
+            pairs. They are the true top k, unless the selection is so soft that a blend overtakes a better candidate.
+            With the default boost that happens, mostly where scores spread by less than 1. ``methods.hard`` is always
+            the true top k.
     """
     if not isinstance(scores, Tensor):
         scores = join_scores(scores)
@@ -93,7 +99,7 @@ def topk(
 def select(
     scores: Tensor | Iterable[Tensor],
     k: int | float,
-    boost: float | Boost = 4.0,
+    boost: float | Boost | None = None,
     mask: Tensor | None = None,
     order: Order = "score",
     hard: bool = False,
@@ -123,7 +129,7 @@ def select(
 
 
 def _select(
-    scores: Tensor, quota: Quota, boost: float | Boost, mask: Tensor | None, order: Order, hard: bool
+    scores: Tensor, quota: Quota, boost: float | Boost | None, mask: Tensor | None, order: Order, hard: bool
 ) -> Selection:
     check_choice(order, "order", ("score", "position"))
     check_flag(hard, "hard")
@@ -131,6 +137,8 @@ def _select(
     backend = choose(scores, boost)
     selected = tournament(scores, mask, quota, boost, order == "position", backend)
     member, weight, score, leader, filled, valid = selected
+    if weight.requires_grad and not is_compiling() and is_due():
+        look(scores, mask, member, filled, valid, boost)
     plan = SparsePlan(scores.shape[-1], valid, member, weight, score, backend=backend)
     if hard:
         leader_score = scores.to(score.dtype).expand(*leader.shape[:-1], -1).gather(-1, leader.clamp(min=0))

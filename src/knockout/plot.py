@@ -19,7 +19,7 @@ from torch import Tensor
 
 from knockout.boost import Boost
 from knockout.candidates import candidates
-from knockout.ops.reference.tournament import enter, play
+from knockout.ops.reference.tournament import enter, play, played_rounds
 from knockout.quota import Quota
 from knockout.selection import Selection
 
@@ -137,7 +137,9 @@ def _levels(scores: Tensor, mask: Tensor | None, k: int, boost: Boost) -> tuple[
     active = candidates(scores, mask).active.nonzero().flatten()
     quota, n = Quota(k), len(active)
     field = enter(candidates(scores[active], None), quota)
-    folds, _ = play(field, quota.rounds(n), boost)
+    folds, _ = play(
+        field, boost.start(field.score, field.active, played_rounds(field.active, quota)), quota.rounds(n), boost
+    )
     seeds = active[field.leader[:n]].tolist()
     levels: Levels = [[Node(place, place, None, 1.0) for place in range(n)]]
     for fold in folds:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from knockout.boost import Boost
-from knockout.candidates import invalidate
+from knockout.candidates import candidates, invalidate
 from knockout.checks import check_values
 from knockout.dtypes import computing_dtype
 from knockout.plan import Plan
@@ -39,7 +39,7 @@ class Selection:
     ============  =============  ==============================================================================
 
     >>> import torch, knockout
-    >>> picked = knockout.select(torch.tensor([0.1, 2.0, 0.3, 1.5]), k=2)
+    >>> picked = knockout.select(torch.tensor([0.1, 2.0, 0.3, 1.5]), k=2, boost=4.0)
     >>> picked
     Selection(k=2, n=4, batch=(), dtype=torch.float32)
     >>> picked.indices
@@ -107,6 +107,33 @@ class Selection:
 
     def __matmul__(self, values: Tensor | RowSource) -> Tensor:
         return self.apply(values)
+
+    def gates(self) -> Tensor:
+        """A factor from 0 to 2 for each slot (..., k): how far its score is above the mean of its row, as 2 sigmoid.
+
+        Multiply the values by them, and the next layer sees how sure the choice was; a slot that it does not want can
+        be turned down. Scores count in units of the boost, so that gates mean the same at every scale. If all scores
+        are equal they are 1.
+
+        >>> import torch, knockout
+        >>> picked = knockout.select(torch.tensor([0.1, 2.0, 0.3, 1.5]), k=2, boost=4.0)
+        >>> gated = picked.apply(torch.randn(4, 8)) * picked.gates().unsqueeze(-1)
+        >>> picked.gates()
+        tensor([1.4719, 1.2566])
+        """
+        if self._origin is None:
+            raise ValueError(
+                "gates need the scores that were selected from, which only a Selection of knockout.select has, not one "
+                "of knockout.methods, or one that was returned from a transform"
+            )
+        scores, mask, boost = self._origin
+        score, active, valid = candidates(scores, mask)
+        count = active.sum(dim=-1, keepdim=True).clamp(min=1)
+        mean = torch.where(active, score / count, 0.0).sum(dim=-1, keepdim=True)
+        unit = getattr(boost, "unit", 1.0)
+        unit = unit.detach().to(mean) if isinstance(unit, Tensor) else unit
+        gates = 2.0 * torch.sigmoid((self._checked_plan().scores() - mean) / unit)
+        return invalidate(gates, valid).to(self.dtype)
 
     def weights(self) -> Tensor:
         """Dense weights (..., k, n): ``weights() @ values`` is ``apply(values)``. Rows sum to 1, of empty slots to 0.

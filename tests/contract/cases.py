@@ -11,7 +11,7 @@ from torch import Tensor
 
 import knockout
 from knockout.backends import NAMES
-from knockout.boost import Base, Boost, Fixed, Power, Relative
+from knockout.boost import Adaptive, Base, Boost, Fixed, Power, Relative
 from knockout.functional import Order, TopKResult
 from knockout.quota import Quota
 from tests.cases import BOOSTS, DTYPES, INF, NAN
@@ -27,6 +27,8 @@ SHARP_BOOSTS: list[Boost] = [
     Relative(16, unit=1e-30),
     Fixed(3e6, alpha=1.5),
     Fixed(1e7),
+    Adaptive(16, unit=1e-30),
+    Adaptive(4, unit=1e9),
 ]
 _INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -77,7 +79,7 @@ class Case(NamedTuple):
 
     n: int
     k: float
-    boost: Boost | float = Relative(4)
+    boost: Boost | float | None = Relative(4)
     dtype: torch.dtype = torch.float32
     values_dtype: torch.dtype = torch.float32
     scores: str = "normal"
@@ -196,6 +198,9 @@ CASES = {
     "broadcast": Case(30, 5, Relative(1), batches=BATCHES[2], kept=0.5),
     "empty batch": Case(30, 5, Fixed(3), batches=BATCHES[-1]),
     "c is a tensor": Case(30, 5, Relative(torch.tensor(1.0))),
+    "the default": Case(30, 5, None),
+    "adaptive": Case(29, 5, Adaptive(2, unit=3), kept=0.8),
+    "c and unit are tensors": Case(30, 5, Adaptive(torch.tensor(2.0), torch.tensor(3.0))),
 }
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from knockout.backends import force
-from knockout.boost import Base, Boost, Fixed, Power, Relative
+from knockout.boost import Adaptive, Base, Boost, Fixed, Power, Relative, as_boost
 from knockout.dtypes import computing_dtype
 from tests.cases import DTYPES, same_bits
 from tests.contract.cases import CASES, ONE_ROW, OTHERS, SCORES, Case, drawn_cases, run
@@ -29,12 +29,15 @@ def close(one: Tensor, other: Tensor, tolerance: float, noise: float = 0.0) -> N
     torch.testing.assert_close(one, other, rtol=tolerance, atol=noise, equal_nan=True)
 
 
-def steepness(boost: Boost | float, scores: Tensor) -> float:
+def steepness(boost: Boost | float | None, scores: Tensor) -> float:
     """How far a logit moves with a score, at most: the last bit of a share is so much in its gradient."""
     known = scores[scores.isfinite()].double()
-    boost = boost if isinstance(boost, Boost) else Relative(boost)
+    boost = as_boost(boost, scores.device)
+    spread = (known - known.mean()).abs().mean().item() if known.numel() else 0.0
     if isinstance(boost, Relative):
-        return float(boost.c) / max(boost.unit, (known - known.mean()).abs().mean().item() if known.numel() else 0.0)
+        return float(boost.c) / max(boost.unit, spread)
+    if isinstance(boost, Adaptive):
+        return float(boost.c) / max(float(boost.unit) / 100, spread / 30)  # in the last of many rounds
     if isinstance(boost, Fixed):
         return float(boost.c)
     assert isinstance(boost, (Base, Power))

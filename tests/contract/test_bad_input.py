@@ -69,19 +69,28 @@ V, S = torch.randn(4, 10, 3), torch.randn(4, 10)
         (
             lambda: knockout.topk(V, S, 2, boost="sharp"),
             TypeError,
-            ["boost must be a number or a knockout.boost", "'sharp'"],
+            ["boost must be a number, a knockout.boost", "'sharp'"],
         ),
-        (lambda: knockout.topk(V, S, 2, boost=None), TypeError, ["boost must be a number or a knockout.boost", "None"]),
         (
             lambda: knockout.topk(V, S, 2, boost=boost.Relative),
             TypeError,
-            ["boost must be a number or a knockout.boost"],
+            ["boost must be a number, a knockout.boost"],
         ),
         (lambda: knockout.topk(V, S, 2, boost=0), ValueError, ["Relative: c must be positive and finite", "0"]),
         (
             lambda: knockout.topk(V, S, 2, boost=float("nan")),
             ValueError,
             ["Relative: c must be positive and finite", "nan"],
+        ),
+        (lambda: boost.Adaptive(0, unit=1), ValueError, ["Adaptive: c must be positive", "0"]),
+        (lambda: boost.Adaptive(1, unit=0), ValueError, ["Adaptive: unit must be positive", "0"]),
+        (lambda: boost.Adaptive(1, unit=torch.ones(1)), TypeError, ["Adaptive: unit must be", "without dimensions"]),
+        (lambda: boost.Adaptive(1, unit=torch.tensor(0.0)), ValueError, ["Adaptive: unit must be positive", "0.0"]),
+        (lambda: boost.Adaptive(1, unit=1, alpha=3), ValueError, ["Adaptive: alpha must be 1, 1.5 or 2", "3"]),
+        (
+            lambda: knockout.topk(V, S, 2, boost=boost.Adaptive(1, unit=torch.tensor(1.0, device="meta"))),
+            ValueError,
+            ["Adaptive: unit must be on the device of scores, cpu", "meta"],
         ),
         (lambda: boost.Relative(4, unit=0), ValueError, ["Relative: unit must be positive", "0"]),
         (

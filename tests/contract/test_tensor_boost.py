@@ -1,15 +1,16 @@
-"""A boost whose c is a tensor: the results are those of the number that it holds at the call."""
+"""A boost whose c or unit is a tensor: the results are those of the number that it holds at the call."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
 from torch import Tensor
 
 import knockout
-from knockout.boost import Boost, Fixed, Relative
+from knockout.boost import Adaptive, Boost, Fixed, Relative
 from tests.cases import DTYPES, NAN, randn, same_bits, separated
 
 Make = Callable[[float | Tensor], Boost]
@@ -18,6 +19,9 @@ MAKES: dict[str, Make] = {
     "relative, alpha 1": lambda c: Relative(c, unit=0.01, alpha=1),
     "fixed": Fixed,
     "fixed, alpha 2": lambda c: Fixed(c, alpha=2),
+    "adaptive, c": lambda c: Adaptive(c, unit=3.0),
+    "adaptive, unit": lambda unit: Adaptive(2.0, unit, alpha=1),
+    "adaptive, both": lambda number: Adaptive(number, number),
 }
 
 
@@ -53,7 +57,7 @@ def test_a_fraction_of_the_candidates_too() -> None:
         same_bits(one, other)
 
 
-@pytest.mark.parametrize("make", [Relative, Fixed])
+@pytest.mark.parametrize("make", [Relative, Fixed, partial(Adaptive, 2.0)])
 def test_what_it_holds_at_the_call_counts_in_the_backward_pass_too(make: Make) -> None:
     c = torch.tensor(1.0)
     gradients = []
@@ -71,18 +75,20 @@ def test_what_it_holds_at_the_call_counts_in_the_backward_pass_too(make: Make) -
 def test_it_gets_no_gradient() -> None:
     c = torch.nn.Parameter(torch.tensor(1.0))
     scores = separated(30).requires_grad_()
-    out = knockout.select(scores, 5, Relative(c)).scores.sum()
-    d_scores, d_c = torch.autograd.grad(out, (scores, c), allow_unused=True)
-    assert d_scores.any()
-    assert d_c is None
+    for boost in (Relative(c), Adaptive(c, c)):
+        out = knockout.select(scores, 5, boost).scores.sum()
+        d_scores, d_c = torch.autograd.grad(out, (scores, c), allow_unused=True)
+        assert d_scores.any()
+        assert d_c is None
 
 
 def test_a_bad_number_that_comes_later(backend: str) -> None:
     if backend == "reference":
         pytest.skip("it may run on any device, where looking at a number is a wait")
-    c = torch.tensor(1.0)
-    boost = Relative(c)
-    for bad in (-1.0, NAN):
-        c.fill_(bad)
-        with pytest.raises(RuntimeError, match="c_tensor must be finite and above 0"):
-            knockout.select(separated(30), 5, boost)
+    for make, name in ((Relative, "c_tensor"), (partial(Adaptive, 1.0), "unit_tensor")):
+        number = torch.tensor(1.0)
+        boost = make(number)
+        for bad in (-1.0, NAN):
+            number.fill_(bad)
+            with pytest.raises(RuntimeError, match=f"{name} must be finite and above 0"):
+                knockout.select(separated(30), 5, boost)

@@ -10,7 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import knockout
-from knockout.boost import Base, Boost, Fixed, Power, Relative
+from knockout.boost import DEFAULT, Adaptive, Base, Boost, Fixed, Power, Relative
 from tests import oracle
 from tests.cases import BOOSTS, boosts, randn, score, separated
 
@@ -127,10 +127,10 @@ def test_byes_go_to_the_best_and_cost_nothing() -> None:
     assert [row.nonzero().flatten().tolist() for row in weights] == [[0], [1, 4], [2, 3]]
 
 
-def test_a_bare_number_means_relative() -> None:
+def test_a_bare_number_means_relative_and_none_the_default() -> None:
     scores = randn(40)
     assert torch.equal(knockout.select(scores, 3, 4).weights(), knockout.select(scores, 3, Relative(4)).weights())
-    assert torch.equal(knockout.select(scores, 3).weights(), knockout.select(scores, 3, Relative(4.0)).weights())
+    assert torch.equal(knockout.select(scores, 3).weights(), knockout.select(scores, 3, DEFAULT).weights())
 
 
 def test_a_sharp_boost_is_the_hard_selection() -> None:
@@ -144,7 +144,7 @@ def test_a_sharp_boost_is_the_hard_selection() -> None:
 
 def test_topk_and_select_share_their_defaults() -> None:
     scores, values = randn(3, 40), randn(3, 40, 2)
-    assert torch.equal(knockout.topk(values, scores, 4).values, knockout.select(scores, 4, Relative(4)).apply(values))
+    assert torch.equal(knockout.topk(values, scores, 4).values, knockout.select(scores, 4, DEFAULT).apply(values))
 
 
 def test_power_decides_by_the_smallest_gap_where_its_height_is_capped() -> None:
@@ -154,3 +154,67 @@ def test_power_decides_by_the_smallest_gap_where_its_height_is_capped() -> None:
     assert knockout.select(scores, 1, Power(20)).weights().tolist() == [[0.0, 1.0]]
     share = knockout.select(torch.tensor([4.0, 3.99999], dtype=torch.float64), 1, Power(20)).weights()[0, 0]
     assert share.item() == pytest.approx(1 / (1 + math.exp(20**3.99999 - 20**4)))
+
+
+def test_an_adaptive_boost_worked_by_hand() -> None:
+    # Pairs (6, 0) and (4, 2): gaps 6 and 2, g = 4. With a unit of 4, h is 1; two rounds; c / rounds = 1, s = 4.
+    scores = torch.tensor([6.0, 4.0, 2.0, 0.0], dtype=torch.float64)
+    weights = knockout.select(scores, 1, Adaptive(2, unit=4, alpha=2)).weights()[0]
+    # Logits 6/4 and 2/4: shares 1 and 3/4; blends 6 and 3.5; the second round has a gap of 2.5 = s: t = 1, decided.
+    assert weights.tolist() == [1.0, 0.0, 0.0, 0.0]
+    # Half as sharp: shares 1/2 + 3/8 and 1/2 + 1/8, blends 5.25 and 3.25, s = 2; t = 1/2, share 3/4.
+    weights = knockout.select(scores, 1, Adaptive(1, unit=4, alpha=2)).weights()[0]
+    assert weights.tolist() == [0.75 * 0.875, 0.25 * 0.625, 0.25 * 0.375, 0.75 * 0.125]
+
+
+@pytest.mark.parametrize(("unit", "h"), [(4.0, 1.0), (4e9, 1e-8), (0.4, 2.384615384615384), (40.0, 0.4193548387096774)])
+def test_the_sharpness_of_an_adaptive_boost_follows_the_spread(unit: float, h: float) -> None:
+    # One round, g = s = 4: t = c h, and for alpha = 2 the share is 1/2 + t/2.
+    scores = torch.tensor([4.0, 0.0], dtype=torch.float64)
+    share = knockout.select(scores, 1, Adaptive(0.25, unit=unit, alpha=2)).weights()[0, 0]
+    assert share.item() == pytest.approx(0.5 + 0.125 * h, rel=1e-12)
+
+
+def test_the_sharpness_of_an_adaptive_boost_is_over_all_rounds_together() -> None:
+    # Pairs with equal gaps in the first round, for 1, 2, 3 and 4 rounds: t = c / rounds.
+    for rounds in (1, 2, 3, 4):
+        n = 2**rounds
+        scores = torch.cat([torch.ones(n // 2), torch.zeros(n // 2)]).double()
+        share = knockout.select(scores, n // 2, Adaptive(0.5, alpha=2)).weights()[0, 0]
+        assert share.item() == pytest.approx(0.75)
+        weights = knockout.select(scores, 1, Adaptive(0.5, alpha=2)).weights()[0]
+        assert weights[: n // 2].sum().item() == pytest.approx(0.5 + 0.25 / rounds)
+
+
+def test_outliers_do_not_change_the_scale_of_an_adaptive_boost() -> None:
+    scores = randn(64)
+    far = scores.clone()
+    best, worst = scores.argmax(), scores.argmin()
+    far[best], far[worst] = 1e6, -1e6
+    boost = Adaptive(2)
+    slots = [knockout.select(x, 16, boost) for x in (scores, far)]
+    one, other = (x.weights()[1:] for x in slots)
+    rest = [i for i in range(64) if i not in (best, worst)]
+    torch.testing.assert_close(one[:, rest], other[:, rest])
+    relative = [knockout.select(x, 16, 1.0).weights()[1:, rest] for x in (scores, far)]
+    assert (relative[0] - relative[1]).abs().max() > 0.1  # the mean gap of Relative follows them
+
+
+@pytest.mark.parametrize("factor", [2.0**-20, 2.0**30])
+def test_scores_and_unit_times_a_factor_change_nothing(factor: float) -> None:
+    scores = randn(3, 50)
+    one = knockout.select(scores, 4, Adaptive(2, unit=1.5))
+    other = knockout.select(factor * scores, 4, Adaptive(2, unit=1.5 * factor))
+    assert torch.equal(one.weights(), other.weights())
+    assert torch.equal(factor * one.scores, other.scores)
+
+
+def test_equal_scores_get_a_gradient_from_an_adaptive_boost() -> None:
+    scores, values = torch.zeros(3, 40, dtype=torch.float64, requires_grad=True), randn(3, 40, 2)
+    (gradient,) = torch.autograd.grad(knockout.topk(values, scores, 4).values.square().sum(), scores)
+    assert (gradient != 0).float().mean() > 0.9
+    close = scores.detach() + 1e-9 * randn(3, 40)
+    (near,) = torch.autograd.grad(knockout.topk(values, close.requires_grad_(), 4).values.square().sum(), close)
+    ordinary = randn(3, 40).requires_grad_()
+    (usual,) = torch.autograd.grad(knockout.topk(values, ordinary, 4).values.square().sum(), ordinary)
+    assert near.norm() < 20 * usual.norm()  # noise is not amplified

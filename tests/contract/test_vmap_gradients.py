@@ -23,7 +23,7 @@ def test_gradients_flow_through_a_mapped_call() -> None:
 
 
 def test_gradients_of_each_sample_with_parameters_that_require_gradients() -> None:
-    layer = knockout.nn.TokenPool(4, k=3).double()
+    layer = knockout.nn.TokenPool(4, k=3, boost=1.0).double()
     assert isinstance(layer.scorer.weight, Tensor)
     torch.nn.init.normal_(layer.scorer.weight)
     x = randn(5, 12, 4)

@@ -18,10 +18,12 @@ namespace {
 
 const std::vector<std::string> kKinds = {"uniform", "tied", "nearly tied", "constant", "heavy-tailed", "huge"};
 
-// Relative(4), Relative(0.5), Relative(2, alpha=1), Fixed(100), Fixed(1, alpha=2), Power(20)
+// Relative(4), Relative(0.5), Relative(2, alpha=1), Fixed(100), Fixed(1, alpha=2), Power(20), Adaptive(1.5, unit=10),
+// Adaptive(4, unit=0.1, alpha=2)
 std::vector<Setting> settings(int64_t k) {
-  return {{k, 0, 1, 4, 1, false},   {k, 0, 1, 0.5, 1, true}, {k, 0, 0, 2, 0.01, false},
-          {k, 1, 0, 100, 1, false}, {k, 1, 2, 1, 1, false},  {k, 2, 0, std::log(20.0), 1, true}};
+  return {{k, 0, 1, 4, 1, false},    {k, 0, 1, 0.5, 1, true}, {k, 0, 0, 2, 0.01, false},
+          {k, 1, 0, 100, 1, false},  {k, 1, 2, 1, 1, false},  {k, 2, 0, std::log(20.0), 1, true},
+          {k, 3, 1, 1.5, 10, false}, {k, 3, 2, 4, 0.1, true}};
 }
 
 std::string name(const char* type, const std::string& kind, int64_t n, const Setting& set) {

@@ -38,7 +38,7 @@ def topk(
     values: Tensor | RowSource,
     scores: Tensor | Iterable[Tensor],
     k: int | float,
-    boost: float | Boost = 4.0,
+    boost: float | Boost | None = None,
     mask: Tensor | None = None,
     order: Order = "score",
     hard: bool = False,
@@ -87,7 +87,7 @@ def topk(
 def select(
     scores: Tensor | Iterable[Tensor],
     k: int | float,
-    boost: float | Boost = 4.0,
+    boost: float | Boost | None = None,
     mask: Tensor | None = None,
     order: Order = "score",
     hard: bool = False,
@@ -108,7 +108,7 @@ def select(
 
 def _select(
     name: str, values: Tensor | RowSource | None, scores: Tensor | Iterable[Tensor], k: int | float,
-    boost: float | Boost, mask: Tensor | None, order: Order, hard: bool, group: dist.ProcessGroup | None,
+    boost: float | Boost | None, mask: Tensor | None, order: Order, hard: bool, group: dist.ProcessGroup | None,
     slots: SlotPlacement, reduction: Reduction,
 ) -> DistributedSelection:  # fmt: skip
     layout = layout_of(scores)

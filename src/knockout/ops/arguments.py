@@ -1,7 +1,7 @@
 """Checks of the operators' arguments, for the implementation in Python. An operator can be called with anything.
 
 The C++ kernels check the same, with the same names. What a check would have to fetch from a device (whether members are
-in range, the c of a boost) is checked on the CPU only; elsewhere members out of range are padding.
+in range, the tensors of a boost) is checked on the CPU only; elsewhere members out of range are padding.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from knockout.dtypes import DTYPES, computing_dtype
-from knockout.ops.boost_code import POWER
+from knockout.ops.boost_code import ADAPTIVE, POWER
 from knockout.quota import DENOMINATOR, Quota
 
 _WEIGHTS = (torch.float32, torch.float64)
@@ -84,34 +84,43 @@ def _check_scores(scores: Tensor, mask: Tensor | None, k: int, numerator: int) -
         )
 
 
-def _check_boost(c_tensor: Tensor | None, kind: int, alpha: int, c: float, unit: float) -> None:
-    _require(kind in (0, 1, 2), f"kind must be 0, 1 or 2; got {kind}")
+def _check_boost(
+    c_tensor: Tensor | None, unit_tensor: Tensor | None, kind: int, alpha: int, c: float, unit: float
+) -> None:
+    _require(kind in (0, 1, 2, 3), f"kind must be 0, 1, 2 or 3; got {kind}")
     _require(alpha in (0, 1, 2), f"alpha must be 0, 1 or 2; got {alpha}")
-    name, known = "c", True
-    if c_tensor is not None:
-        _check_tensor(c_tensor, "c_tensor", DTYPES, c_tensor)
-        _check_shape(c_tensor, "c_tensor", ())
-        name, known = "c_tensor", c_tensor.is_cpu
-        c = c_tensor.item() if known else c
-    least = 1.0 if kind == POWER else 0.0
-    _require(not known or least < c < math.inf, f"{name} must be finite and above {least}; got {c}")
-    _require(0 < unit < math.inf, f"unit must be finite and above 0; got {unit}")
+    _require(unit_tensor is None or kind == ADAPTIVE, f"unit_tensor must be None unless kind is 3; got kind {kind}")
+    _check_number(c, c_tensor, "c", least=1.0 if kind == POWER else 0.0)
+    _check_number(unit, unit_tensor, "unit", least=0.0)
+
+
+def _check_number(number: float, tensor: Tensor | None, name: str, least: float) -> None:
+    """A number of a boost, or the tensor that replaces it."""
+    known = True
+    if tensor is not None:
+        name = f"{name}_tensor"
+        _check_tensor(tensor, name, DTYPES, tensor)
+        _check_shape(tensor, name, ())
+        known = tensor.is_cpu
+        number = tensor.item() if known else number
+    _require(not known or least < number < math.inf, f"{name} must be finite and above {least}; got {number}")
 
 
 def _check_tournament(
-    scores: Tensor, mask: Tensor | None, c_tensor: Tensor | None, k: int, numerator: int, kind: int, alpha: int,
-    c: float, unit: float, *_: bool,
+    scores: Tensor, mask: Tensor | None, c_tensor: Tensor | None, unit_tensor: Tensor | None, k: int, numerator: int,
+    kind: int, alpha: int, c: float, unit: float, *_: bool,
 ) -> None:  # fmt: skip
     _check_scores(scores, mask, k, numerator)
-    _check_boost(c_tensor, kind, alpha, c, unit)
+    _check_boost(c_tensor, unit_tensor, kind, alpha, c, unit)
 
 
 def _check_tournament_backward(
     d_weight: Tensor | None, d_score: Tensor | None, scores: Tensor, mask: Tensor | None, c_tensor: Tensor | None,
-    member: Tensor, saved: Tensor, k: int, numerator: int, kind: int, alpha: int, c: float, unit: float, _: bool,
+    unit_tensor: Tensor | None, member: Tensor, saved: Tensor, k: int, numerator: int, kind: int, alpha: int, c: float,
+    unit: float, _: bool,
 ) -> None:  # fmt: skip
     _check_scores(scores, mask, k, numerator)
-    _check_boost(c_tensor, kind, alpha, c, unit)
+    _check_boost(c_tensor, unit_tensor, kind, alpha, c, unit)
     batch, number = scores.shape[:-1], (computing_dtype(scores.dtype),)
     _check_members(member, None, scores)
     _check_shape(member, "member", (*batch, k, member.shape[-1]))

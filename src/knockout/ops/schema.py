@@ -7,7 +7,8 @@ slot:
                          (*batch, k, m), score (*batch, k), leader (*batch, k) int64, filled (*batch, k) bool, valid
                          (*batch, 1) bool, saved: see ``Selected`` in reference/tournament.py. ``save``: whether there
                          will be a backward pass. ``fixed``: shapes must not depend on data. The boost is a
-                         ``BoostCode``; ``c_tensor`` replaces its c. k and ``numerator`` are a ``Quota``.
+                         ``BoostCode``; ``c_tensor`` replaces its c, and ``unit_tensor`` its unit. k and
+                         ``numerator`` are a ``Quota``.
 ``tournament_backward``  gradients of weight and score -> the gradient of scores (*batch, n)
 ``blend``                values (*rows, n, d), weight and member (*batch, k, m), valid (*batch, 1) -> (*batch, k, d)
 ``spread``               grad (*batch, k, d), weight, member -> (*rows, n, d) = shape
@@ -30,12 +31,13 @@ from knockout.quota import Quota
 _QUOTA_AND_BOOST = "SymInt k, int numerator, int kind, int alpha, float c, float unit, bool by_position"
 SCHEMAS = {
     "tournament": (
-        f"(Tensor scores, Tensor? mask, Tensor? c_tensor, {_QUOTA_AND_BOOST}, bool save, bool fixed) -> "
+        f"(Tensor scores, Tensor? mask, Tensor? c_tensor, Tensor? unit_tensor, {_QUOTA_AND_BOOST}, bool save, "
+        "bool fixed) -> "
         "(Tensor member, Tensor weight, Tensor score, Tensor leader, Tensor filled, Tensor valid, Tensor saved)"
     ),
     "tournament_backward": (
-        "(Tensor? d_weight, Tensor? d_score, Tensor scores, Tensor? mask, Tensor? c_tensor, Tensor member, "
-        f"Tensor saved, {_QUOTA_AND_BOOST}) -> Tensor"
+        "(Tensor? d_weight, Tensor? d_score, Tensor scores, Tensor? mask, Tensor? c_tensor, Tensor? unit_tensor, "
+        f"Tensor member, Tensor saved, {_QUOTA_AND_BOOST}) -> Tensor"
     ),
     "blend": "(Tensor values, Tensor weight, Tensor member, Tensor? valid, bool hard) -> Tensor",
     "spread": "(Tensor grad, Tensor weight, Tensor member, SymInt[] shape) -> Tensor",
@@ -52,8 +54,8 @@ for _name, _schema in SCHEMAS.items():
 
 
 def _tournament(
-    scores: Tensor, mask: Tensor | None, c_tensor: Tensor | None, k: int, numerator: int, kind: int, alpha: int,
-    c: float, unit: float, by_position: bool, save: bool, fixed: bool,
+    scores: Tensor, mask: Tensor | None, c_tensor: Tensor | None, unit_tensor: Tensor | None, k: int, numerator: int,
+    kind: int, alpha: int, c: float, unit: float, by_position: bool, save: bool, fixed: bool,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     if scores.dim() == 0:
         raise ValueError("knockout: scores must have shape (*batch, n); got a tensor without dimensions")
@@ -106,7 +108,7 @@ _SHAPES: dict[str, Callable[..., Any]] = {
 
 
 def _on_one_device(name: str, shapes: Callable[..., Any]) -> Callable[..., Any]:
-    """The shapes of results, if all tensors are on one device; the c of a boost may also be on the CPU.
+    """The shapes of results, if all tensors are on one device; the tensors of a boost may also be on the CPU.
 
     With one tensor on the device ``meta`` PyTorch calls this instead of a kernel: the results would be new memory on
     the device of the others, with nothing written to it.
@@ -117,7 +119,7 @@ def _on_one_device(name: str, shapes: Callable[..., Any]) -> Callable[..., Any]:
         tensors = {each: x for each, x in zip(arguments, args, strict=False) if isinstance(x, Tensor)}
         device = next(iter(tensors.values())).device
         for each, x in tensors.items():
-            if x.device != device and not (each == "c_tensor" and x.is_cpu):
+            if x.device != device and not (each in ("c_tensor", "unit_tensor") and x.is_cpu):
                 raise ValueError(f"knockout: {each} must be on {device}, as other arguments; got {x.device}")
         return shapes(*args)
 

@@ -15,7 +15,7 @@ from torch.autograd import Function, grad
 from knockout.boost import Boost
 from knockout.candidates import candidates
 from knockout.ops.autograd.function import apply, batch_first
-from knockout.ops.boost_code import BoostCode, decode, detach_c, encode
+from knockout.ops.boost_code import BoostCode, decode, detach_tensors, encode
 from knockout.ops.choice import BACKENDS
 from knockout.ops.reference.tournament import tournament as reference
 from knockout.quota import Quota
@@ -38,9 +38,9 @@ def tournament(
     save = is_transforming() or (torch.is_grad_enabled() and scores.requires_grad)
     # Fixed shapes, as long as any row could need: for tracing, and for tensor subclasses, which may be traced.
     fixed = torch.compiler.is_compiling() or type(scores) not in (Tensor, torch.nn.Parameter)
-    boost, c_tensor = detach_c(boost)
+    boost, c_tensor, unit_tensor = detach_tensors(boost)
     settings = _Settings(backend, (*quota, *encode(boost), by_position), save, fixed)
-    out: tuple[Tensor, ...] = apply(_Tournament, scores, mask, c_tensor, settings)
+    out: tuple[Tensor, ...] = apply(_Tournament, scores, mask, c_tensor, unit_tensor, settings)
     return out[:6]
 
 
@@ -57,24 +57,30 @@ class _Tournament(Function):
     internal_outputs = 1
 
     @staticmethod
-    def forward(scores: Tensor, mask: Tensor | None, c_tensor: Tensor | None, settings: _Settings) -> Any:
+    def forward(
+        scores: Tensor,
+        mask: Tensor | None,
+        c_tensor: Tensor | None,
+        unit_tensor: Tensor | None,
+        settings: _Settings,
+    ) -> Any:
         backend, numbers, save, fixed = settings
-        return BACKENDS[backend].tournament(scores, mask, c_tensor, *numbers, save, fixed)
+        return BACKENDS[backend].tournament(scores, mask, c_tensor, unit_tensor, *numbers, save, fixed)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        scores, mask, c_tensor, ctx.settings = inputs
+        scores, mask, c_tensor, unit_tensor, ctx.settings = inputs
         member, _, _, leader, filled, valid, saved = output
         ctx.mark_non_differentiable(member, leader, filled, valid, saved)
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(scores, mask, c_tensor, member, saved)
+        ctx.save_for_backward(scores, mask, c_tensor, unit_tensor, member, saved)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, None, None, None]:
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         _, d_weight, d_score, *_ = grads
         if d_weight is None and d_score is None:
-            return None, None, None, None
-        return apply(_Backward, d_weight, d_score, *ctx.saved_tensors, ctx.settings), None, None, None
+            return (None,) * 5
+        return apply(_Backward, d_weight, d_score, *ctx.saved_tensors, ctx.settings), *(None,) * 4
 
     @staticmethod
     def vmap(info: Any, dims: Any, *args: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
@@ -92,23 +98,26 @@ class _Backward(Function):
         scores: Tensor,
         mask: Tensor | None,
         c_tensor: Tensor | None,
+        unit_tensor: Tensor | None,
         member: Tensor,
         saved: Tensor,
         settings: _Settings,
     ) -> Tensor:
         backend, numbers, _, _ = settings
-        return BACKENDS[backend].tournament_backward(d_weight, d_score, scores, mask, c_tensor, member, saved, *numbers)
+        return BACKENDS[backend].tournament_backward(
+            d_weight, d_score, scores, mask, c_tensor, unit_tensor, member, saved, *numbers
+        )
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        d_weight, d_score, scores, mask, c_tensor, member, _, ctx.settings = inputs
-        ctx.save_for_backward(d_weight, d_score, scores, mask, c_tensor, member)
+        d_weight, d_score, scores, mask, c_tensor, unit_tensor, member, _, ctx.settings = inputs
+        ctx.save_for_backward(d_weight, d_score, scores, mask, c_tensor, unit_tensor, member)
 
     @staticmethod
     def backward(ctx: Any, up: Tensor) -> tuple[Tensor | None, ...]:
-        d_weight, d_score, scores, mask, c_tensor, member = ctx.saved_tensors
+        d_weight, d_score, scores, mask, c_tensor, unit_tensor, member = ctx.saved_tensors
         k, numerator, *code, by_position = ctx.settings.numbers
-        quota, boost = Quota(k, numerator), decode(BoostCode(*code), c_tensor)
+        quota, boost = Quota(k, numerator), decode(BoostCode(*code), c_tensor, unit_tensor)
         again = torch.is_grad_enabled()
         with torch.enable_grad():
             d_weight, d_score, scores = (
@@ -126,7 +135,7 @@ class _Backward(Function):
             (first,) = grad(outputs, scores, gradients, create_graph=True)
             wanted = [x for x in (d_weight, d_score, scores) if x is not None]
             found = iter(grad(first, wanted, up, create_graph=again, allow_unused=True))
-        return *(None if x is None else next(found) for x in (d_weight, d_score, scores)), *(None,) * 5
+        return *(None if x is None else next(found) for x in (d_weight, d_score, scores)), *(None,) * 6
 
     @staticmethod
     def vmap(info: Any, dims: Any, *args: Any) -> tuple[Tensor, int]:
@@ -152,8 +161,9 @@ def _mapped(info: Any, dims: Any, args: Any) -> list[Any]:
 def _mapped_tensor(x: Tensor, dim: int | None, size: int) -> Tensor:
     if x.dim() > (dim is not None):
         return batch_first(x, dim, size)
-    if dim is not None:  # the c of a boost, the only tensor without dimensions of its own
+    if dim is not None:  # the c or unit of a boost, the only tensors without dimensions of their own
         raise NotImplementedError(
-            "the kernels take one c of a boost for all rows, not one by vmap; use knockout.backends.force('reference')"
+            "the kernels take one c and one unit of a boost for all rows, not one by vmap; "
+            "use knockout.backends.force('reference')"
         )
     return x

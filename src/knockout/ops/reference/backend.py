@@ -17,11 +17,11 @@ from knockout.quota import Quota
 
 
 def tournament(
-    scores: Tensor, mask: Tensor | None, c_tensor: Tensor | None, k: int, numerator: int, kind: int, alpha: int,
-    c: float, unit: float, by_position: bool, save: bool, fixed: bool,
+    scores: Tensor, mask: Tensor | None, c_tensor: Tensor | None, unit_tensor: Tensor | None, k: int, numerator: int,
+    kind: int, alpha: int, c: float, unit: float, by_position: bool, save: bool, fixed: bool,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """As the schema says. Nothing is saved: the backward pass plays again."""
-    boost = decode(BoostCode(kind, alpha, c, unit), c_tensor)
+    boost = decode(BoostCode(kind, alpha, c, unit), c_tensor, unit_tensor)
     with torch.no_grad():
         selected = run_tournament(candidates(scores, mask), Quota(k, numerator), boost, by_position)
     # An operator must not return one tensor twice, or views of another one.
@@ -31,13 +31,13 @@ def tournament(
 
 def tournament_backward(
     d_weight: Tensor | None, d_score: Tensor | None, scores: Tensor, mask: Tensor | None, c_tensor: Tensor | None,
-    member: Tensor, saved: Tensor, k: int, numerator: int, kind: int, alpha: int, c: float, unit: float,
-    by_position: bool,
+    unit_tensor: Tensor | None, member: Tensor, saved: Tensor, k: int, numerator: int, kind: int, alpha: int, c: float,
+    unit: float, by_position: bool,
 ) -> Tensor:  # fmt: skip
     """As the schema says."""
     if d_weight is None and d_score is None:
         return torch.zeros_like(scores)
-    boost = decode(BoostCode(kind, alpha, c, unit), c_tensor)
+    boost = decode(BoostCode(kind, alpha, c, unit), c_tensor, unit_tensor)
     with torch.enable_grad():
         scores = scores.detach().requires_grad_()
         selected = run_tournament(candidates(scores, mask), Quota(k, numerator), boost, by_position)

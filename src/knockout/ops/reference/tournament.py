@@ -82,9 +82,10 @@ def tournament(
         pairing = _centered(slots, k)
         slot = (slot + k - slots) % k
     field = enter(candidates, quota)
+    scale = boost.start(field.score, field.active, played_rounds(candidates.active, quota))
     if pairing is not None and rounds:
         field = field.take(pairing(field.score.shape[-1]).expand(field.score.shape))
-    played, last = play(field, rounds, boost, pairing)
+    played, last = play(field, scale, rounds, boost, pairing)
 
     if by_position:
         slot = torch.where(last.active, last.leader, n).argsort(dim=-1)
@@ -116,9 +117,20 @@ def enter(candidates: Candidates, quota: Quota) -> Field:
     return Field(score.gather(-1, seeds), seeds, active.gather(-1, seeds))
 
 
-def play(field: Field, rounds: int, boost: Boost, pairing: Pairing | None = None) -> tuple[list[Round], Field]:
-    """Go from a ranked field of k * 2**rounds to the last k."""
-    scale = boost.start(field.score)
+def played_rounds(active: Tensor, quota: Quota) -> Tensor:
+    """The number of rounds (..., 1) that a row with these active candidates (..., n) plays: those that have pairs."""
+    count = active.sum(dim=-1, keepdim=True)
+    slots: Tensor | int = quota.slot_count(active) if quota.numerator else quota.k
+    rounds = torch.zeros_like(count)
+    for r in range(quota.rounds(active.shape[-1])):
+        rounds = rounds + (count > slots * 2**r)
+    return rounds
+
+
+def play(
+    field: Field, scale: Tensor, rounds: int, boost: Boost, pairing: Pairing | None = None
+) -> tuple[list[Round], Field]:
+    """Go from a ranked field of k * 2**rounds to the last k. ``scale`` is what the boost starts from."""
     played: list[Round] = []
     for left in reversed(range(rounds)):
         half = field.score.shape[-1] // 2

@@ -14,7 +14,9 @@
 //   scalebar -= wbar w'(t) t / scale      for a relative boost: t = c gap / scale
 //
 // The scale is the mean gap, whose derivative is 1/pairs for the better entry of each pair and -1/pairs for the worse
-// one, or half the scale of the round before.
+// one, or half the scale of the round before. For an adaptive boost it is width(g) / g times the mean gap, where g is
+// the spread, which is a mean gap too (both without the widest pairs); and the scale before the first round is 2
+// width(g).
 #pragma once
 
 #include <algorithm>
@@ -105,6 +107,11 @@ void rounds_backward(const Progress& progress, int64_t n, const Boost<T>& boost,
   constexpr int64_t part = 4096;  // constant, so that the sum does not depend on the number of threads
   std::vector<double> sums;
   double from_next_round = 0;  // derivative of this round's scale through the next round's floor
+  double d_spread = 0;
+  const double spread = double(rounds.scale[kSpread]);
+  const bool adaptive = boost.adaptive && spread >= double(std::numeric_limits<T>::min());
+  const double width = adaptive ? double(width_of(boost, rounds.scale[kSpread], progress.rounds)) : 0;
+  const double slope = adaptive ? width_slope(boost, rounds.scale[kSpread], progress.rounds) : 0;
   int64_t end = progress.nodes;
   for (int r = progress.rounds - 1; r >= 0; --r) {
     const Round round = rounds.round[r];
@@ -121,20 +128,34 @@ void rounds_backward(const Progress& progress, int64_t n, const Boost<T>& boost,
     double d_scale = from_next_round;
     for (const double each : sums) d_scale += each;
     const ScaleSource source = round.source;
-    const double to_mean = source == ScaleSource::mean ? 1.0 : source == ScaleSource::both ? 0.5 : 0.0;
+    double to_mean = source == ScaleSource::mean ? 1.0 : source == ScaleSource::both ? 0.5 : 0.0;
+    if (adaptive) {
+      d_spread += to_mean * d_scale * double(rounds.scale[r]) * (slope - 1 / spread);
+      to_mean *= width / spread;
+    }
     const double to_floor = source == ScaleSource::floor ? 0.5 : source == ScaleSource::both ? 0.25 : 0.0;
     from_next_round = to_floor * d_scale;
     if (r < progress.partial) continue;  // the scales of partial rounds are floors
     // Restore the field as it was before this round: the better entries of the blended pairs replace the blends.
     int32_t* field = rounds.order + round.byes;
     std::copy(rounds.better + round.node, rounds.better + round.node + count, field + round.decided);
-    const T each = T(to_mean * d_scale / round.pairs);
+    const int64_t widest = widest_pairs(boost, round.pairs), counted = round.pairs - widest;
+    const T each = T(to_mean * d_scale / counted);
     if (each == T(0)) continue;
-    threads.parallel_for(round.pairs, 1 << 15, [&](int64_t from, int64_t to) {
-      for (int64_t i = from; i < to; ++i) gradients.score[field[i]] += each;
+    threads.parallel_for(counted, 1 << 15, [&](int64_t from, int64_t to) {
+      for (int64_t i = from; i < to; ++i) gradients.score[field[widest + i]] += each;
       for (int64_t i = from; i < to; ++i) gradients.score[field[round.pairs + i]] -= each;
     });
   }
+  if (!adaptive || progress.rounds == 0) return;
+  d_spread += from_next_round * 2 * width * slope;  // the scale before the first round, whose half is its floor
+  const int64_t size = rounds.round[0].size, pairs = size / 2, widest = widest_pairs(boost, pairs);
+  const T each = T(d_spread / static_cast<double>(pairs - widest));
+  if (each == T(0)) return;
+  threads.parallel_for(pairs - widest, 1 << 15, [&](int64_t from, int64_t to) {
+    for (int64_t i = from; i < to; ++i) gradients.score[rounds.order[widest + i]] += each;
+    for (int64_t i = from; i < to; ++i) gradients.score[rounds.order[size - pairs + i]] -= each;
+  });
 }
 
 }  // namespace knockout

@@ -14,19 +14,14 @@
 
 namespace knockout {
 
-// The scale of a round of a relative boost: the mean gap of its pairs, but at least `floor`. The mean gap is the sum of
-// the distances of all entries in pairs from the middle of the field, divided by the number of pairs.
+// The mean gap of a sorted field, paired: the sum of the distances of all entries from the middle, divided by the
+// number of pairs. `middle` is the score in the middle, `best` and `worst` are those of the ends.
 template <class T, class Threads>
-T scale_of_round(const Field<T>& field, const Round& round, T floor, ScaleSource& source, const Threads& threads) {
-  const T best = field.entry[round.byes].score, worst = field.worst_score();
-  const T middle = field.entry[round.byes + round.pairs - 1].score;
-  source = ScaleSource::floor;
-  if (best - worst < floor) return floor;
-  const int64_t count = 2 * int64_t{round.pairs}, part = 1 << 16;
+T mean_gap(const Entry<T>* entries, int64_t count, T best, T middle, T worst, const Threads& threads) {
+  constexpr int64_t part = 1 << 16;
   const double center = double(middle) * kScaleDown;
   const double farthest = std::max(double(best) * kScaleDown - center, center - double(worst) * kScaleDown);
   const DistanceGrid grid(center, farthest, count);
-  const Entry<T>* entries = field.entry + round.byes;
   ExactSum sum;
   if (count <= part) {
     sum = sum_distances(entries, count, grid);
@@ -38,11 +33,46 @@ T scale_of_round(const Field<T>& field, const Round& round, T floor, ScaleSource
     });
     for (const ExactSum& each : sums) sum += each;
   }
-  const T mean = mean_of<T>(sum, round.pairs);
-  if (mean < floor) return floor;
-  source = mean > floor ? ScaleSource::mean : ScaleSource::both;
-  if (mean == std::numeric_limits<T>::max()) source = ScaleSource::none;
-  return mean;
+  return mean_of<T>(sum, count / 2);
+}
+
+// The spread of the scores of a row: the mean gap if all entries of its sorted field were paired, the best with the
+// worst, without the widest pairs. If their number is odd, the one in the middle adds nothing.
+template <class T, class Threads>
+T spread_of(const Field<T>& field, const Boost<T>& boost, const Threads& threads) {
+  if (field.size < 2) return T(0);
+  const int64_t first = widest_pairs(boost, field.size / 2), last = field.size - 1 - first;
+  const Entry<T>* entries = field.entry;
+  return mean_gap(entries + first, last - first + 1, entries[first].score, entries[(field.size - 1) / 2].score,
+                  entries[last].score, threads);
+}
+
+// The mean gap of a round; for an adaptive boost, as a part of the spread, of which the scale would be `width`. A
+// spread that is not a normal number counts as 0.
+template <class T>
+T softened(T mean, const Boost<T>& boost, T spread, T width) {
+  if (!boost.adaptive) return mean;
+  if (spread < std::numeric_limits<T>::min()) return T(0);
+  return std::min(width * (mean / spread), std::numeric_limits<T>::max());
+}
+
+// The scale of a round of a relative boost: the mean gap of its pairs, softened, but at least `floor`.
+template <class T, class Threads>
+T scale_of_round(Field<T>& field, const Round& round, const Boost<T>& boost, T spread, T width, T floor,
+                 ScaleSource& source, const Threads& threads) {
+  const int64_t widest = widest_pairs(boost, round.pairs), first = round.byes + widest;
+  if (widest && field.sorted < field.size) field.sort(threads);
+  const T best = field.entry[first].score;
+  const T worst = widest ? field.entry[round.size - 1 - widest].score : field.worst_score();
+  source = ScaleSource::floor;
+  if (softened(best - worst, boost, spread, width) < floor) return floor;
+  const T mean = mean_gap(field.entry + first, 2 * (round.pairs - widest), best,
+                          field.entry[round.byes + round.pairs - 1].score, worst, threads);
+  const T scale = softened(mean, boost, spread, width);
+  if (scale < floor) return floor;
+  source = scale > floor ? ScaleSource::mean : ScaleSource::both;
+  if (scale == std::numeric_limits<T>::max()) source = ScaleSource::none;
+  return scale;
 }
 
 // The first pair of a round that may be undecided. Logits fall from the first pair, the best against the worst, to the
@@ -94,6 +124,12 @@ void play_rounds(Entry<T>* entries, Progress& progress, int64_t k, const Boost<T
                  const Rounds<T>& rounds, const Threads& threads) {
   Field<T> field{entries, progress.size, progress.size, leaders};
   T scale = progress.played ? rounds.scale[progress.played - 1] : boost.initial_scale;
+  T spread = T(0), width = T(0);
+  if (boost.adaptive) {
+    spread = spread_of(field, boost, threads);
+    width = width_of(boost, spread, progress.rounds);
+    scale = 2 * width;
+  }
   for (int r = progress.played; r < progress.rounds; ++r) {
     const int64_t half = k << (progress.rounds - r - 1);
     Round round{};
@@ -104,7 +140,7 @@ void play_rounds(Entry<T>* entries, Progress& progress, int64_t k, const Boost<T
     if (field.sorted < half) field.sort(threads);
     if (boost.kind == BoostKind::relative) {
       const T floor = std::max(scale / 2, std::numeric_limits<T>::min());
-      scale = scale_of_round(field, round, floor, round.source, threads);
+      scale = scale_of_round(field, round, boost, spread, width, floor, round.source, threads);
     }
     round.decided = first_undecided(field, round, boost, scale);
     if (field.sorted < field.size - round.decided) {
@@ -119,6 +155,7 @@ void play_rounds(Entry<T>* entries, Progress& progress, int64_t k, const Boost<T
     rounds.round[r] = round;
     rounds.scale[r] = scale;
   }
+  rounds.scale[kSpread] = spread;
   progress.played = progress.rounds;
   progress.size = field.size;
 }

@@ -36,7 +36,8 @@ class PartialRounds {
   static int count(const Progress& progress, int64_t k, const Boost<T>& boost) {
     const int64_t min_size = kMinBuckets * progress.size / std::max<int64_t>(1, bucket_count_for(progress.size));
     int rounds = 0;
-    if (progress.size < 2048 || boost.kind == BoostKind::power) return 0;  // its logits do not depend on gaps alone
+    // Logits of a power boost do not depend on gaps alone; the scales of an adaptive one depend on blends of all pairs.
+    if (progress.size < 2048 || boost.kind == BoostKind::power || boost.adaptive) return 0;
     while (rounds < progress.rounds && (k << (progress.rounds - rounds)) >= min_size) ++rounds;
     return rounds;
   }

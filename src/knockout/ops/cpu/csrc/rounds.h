@@ -10,7 +10,8 @@
 
 namespace knockout {
 
-constexpr int kMaxRounds = 31;
+constexpr int kMaxRounds = 31;           // rows have less than 2^30 candidates: 30 rounds at most
+constexpr int kSpread = kMaxRounds - 1;  // where the spread is kept, in Rounds::scale
 
 // The least r with k * 2^r >= n.
 inline int round_count(int64_t n, int64_t k) {
@@ -19,8 +20,9 @@ inline int round_count(int64_t n, int64_t k) {
   return rounds;
 }
 
-// What the scale of a round of a relative boost is: the mean gap, or the floor (half the scale of the round before),
-// or equal to both, or the largest finite number, which depends on neither. Determines its derivative.
+// What the scale of a round of a relative boost is: the mean gap (times how much softer an adaptive boost is), or the
+// floor (half the scale of the round before), or equal to both, or the largest finite number, which depends on neither.
+// Determines its derivative.
 enum class ScaleSource : int32_t { floor = 0, mean = 1, both = 2, none = 3 };
 
 struct Round {
@@ -36,7 +38,7 @@ struct Round {
 template <class T>
 struct Rounds {
   Round* round;
-  T* scale;         // per round
+  T* scale;         // per round; the last one, which no round needs, is the spread of the scores: an adaptive boost
   int32_t* order;   // refs after the last round: the slots, then the entries eliminated by the last round, and so on
   int32_t* better;  // per node, as all that follow: the ref of the better entry of the pair
   int32_t* worse;   // the ref of the worse entry

@@ -22,10 +22,10 @@ struct RowCall {
  private:
   int32_t hash_of_arguments() const {
     uint64_t hash = 0xcbf29ce484222325;  // FNV-1a, with 64 bits at a time
-    const double c = double(boost.c), scale = double(boost.initial_scale);
-    for (const uint64_t part :
-         {uint64_t(sizeof(T)), uint64_t(shape.n), uint64_t(shape.k), uint64_t(shape.numerator), uint64_t(boost.kind),
-          uint64_t(boost.alpha), std::bit_cast<uint64_t>(c), std::bit_cast<uint64_t>(scale), uint64_t(by_position)}) {
+    const double c = double(boost.c), unit = double(boost.unit);
+    for (const uint64_t part : {uint64_t(sizeof(T)), uint64_t(shape.n), uint64_t(shape.k), uint64_t(shape.numerator),
+                                uint64_t(boost.kind), uint64_t(boost.adaptive), uint64_t(boost.alpha),
+                                std::bit_cast<uint64_t>(c), std::bit_cast<uint64_t>(unit), uint64_t(by_position)}) {
       hash = (hash ^ part) * 0x100000001b3;
       hash ^= hash >> 32;
     }

@@ -173,7 +173,7 @@ void select_row(const ScoreRow<S>& row, const RowCall<T>& call, bool save, Works
   *all.header = header;
   for (int64_t slot = 0; slot < shape.k; ++slot) all.root[slot] = slot < filled ? slots[slot].ref : 0;
   std::fill(rounds.round + progress.rounds, rounds.round + kMaxRounds, Round{});
-  std::fill(rounds.scale + progress.rounds, rounds.scale + kMaxRounds, T(0));
+  std::fill(rounds.scale + progress.rounds, rounds.scale + kSpread, T(0));
   const SavedLayout layout{shape.k, ordered, progress.nodes};
   result.saved.resize(layout.template length<T>());
   all.copy_to(SavedRounds<T>(result.saved.data(), layout), layout);

@@ -85,20 +85,25 @@ class ScoreRows {
   std::optional<RowOffsets> mask_offset_;
 };
 
-// A boost as arguments of an operator: a BoostCode of Python. If there is a c_tensor, its value replaces c.
+// A boost as arguments of an operator: a BoostCode of Python. The values of c_tensor and unit_tensor replace c and
+// unit.
 struct BoostArguments {
   int64_t kind, alpha;
   double c, unit;
 
-  BoostArguments(const std::optional<Tensor>& c_tensor, int64_t kind_, int64_t alpha_, double c_, double unit_)
+  BoostArguments(const std::optional<Tensor>& c_tensor, const std::optional<Tensor>& unit_tensor, int64_t kind_,
+                 int64_t alpha_, double c_, double unit_)
       : kind(kind_), alpha(alpha_), c(c_), unit(unit_) {
-    check(kind >= 0 && kind <= 2, "kind must be 0, 1 or 2; got ", kind);
+    check(kind >= 0 && kind <= 3, "kind must be 0, 1, 2 or 3; got ", kind);
     check(alpha >= 0 && alpha <= 2, "alpha must be 0, 1 or 2; got ", alpha);
-    if (c_tensor) c = value_of(*c_tensor);
-    const char* const name = c_tensor ? "c_tensor" : "c";
+    check(!unit_tensor || BoostKind(kind) == BoostKind::adaptive,
+          "unit_tensor must be None unless kind is 3; got kind ", kind);
+    if (c_tensor) c = value_of(*c_tensor, "c_tensor");
+    if (unit_tensor) unit = value_of(*unit_tensor, "unit_tensor");
     const double least = BoostKind(kind) == BoostKind::power ? 1.0 : 0.0;
-    check(c > least && std::isfinite(c), name, " must be finite and above ", least, "; got ", c);
-    check(unit > 0 && std::isfinite(unit), "unit must be finite and above 0; got ", unit);
+    check(c > least && std::isfinite(c), c_tensor ? "c_tensor" : "c", " must be finite and above ", least, "; got ", c);
+    check(unit > 0 && std::isfinite(unit), unit_tensor ? "unit_tensor" : "unit", " must be finite and above 0; got ",
+          unit);
   }
 
   template <class T>
@@ -107,10 +112,10 @@ struct BoostArguments {
   }
 
  private:
-  static double value_of(const Tensor& c_tensor) {
-    check_floating(c_tensor, "c_tensor");
-    check_shape(c_tensor, "c_tensor", {}, {});
-    const Tensor aligned = as_aligned(c_tensor);
+  static double value_of(const Tensor& tensor, const char* name) {
+    check_floating(tensor, name);
+    check_shape(tensor, name, {}, {});
+    const Tensor aligned = as_aligned(tensor);
     return dispatch_dtype(aligned, [&](auto s) {
       using S = decltype(s);
       return static_cast<double>(static_cast<ComputeType<S>>(*data<S>(aligned)));
@@ -226,11 +231,11 @@ Tensor tournament_backward_of(const TournamentCall& call, const RowCall<ComputeT
   return out;
 }
 
-inline TournamentResult tournament(Tensor scores, std::optional<Tensor> mask, std::optional<Tensor> c_tensor, int64_t k,
-                                   int64_t numerator, int64_t kind, int64_t alpha, double c, double unit,
-                                   bool by_position, bool save, bool fixed) {
+inline TournamentResult tournament(Tensor scores, std::optional<Tensor> mask, std::optional<Tensor> c_tensor,
+                                   std::optional<Tensor> unit_tensor, int64_t k, int64_t numerator, int64_t kind,
+                                   int64_t alpha, double c, double unit, bool by_position, bool save, bool fixed) {
   const TournamentCall call(scores, mask, k, numerator);
-  const BoostArguments boost(c_tensor, kind, alpha, c, unit);
+  const BoostArguments boost(c_tensor, unit_tensor, kind, alpha, c, unit);
   return dispatch_dtype(call.scores, [&](auto s) {
     using S = decltype(s);
     return tournament_of<S>(call, {call.row, boost.as<ComputeType<S>>(), by_position}, save, fixed);
@@ -238,11 +243,12 @@ inline TournamentResult tournament(Tensor scores, std::optional<Tensor> mask, st
 }
 
 inline Tensor tournament_backward(std::optional<Tensor> d_weight, std::optional<Tensor> d_score, Tensor scores,
-                                  std::optional<Tensor> mask, std::optional<Tensor> c_tensor, Tensor member,
-                                  Tensor saved, int64_t k, int64_t numerator, int64_t kind, int64_t alpha, double c,
-                                  double unit, bool by_position) {
+                                  std::optional<Tensor> mask, std::optional<Tensor> c_tensor,
+                                  std::optional<Tensor> unit_tensor, Tensor member, Tensor saved, int64_t k,
+                                  int64_t numerator, int64_t kind, int64_t alpha, double c, double unit,
+                                  bool by_position) {
   const TournamentCall call(scores, mask, k, numerator);
-  const BoostArguments boost(c_tensor, kind, alpha, c, unit);
+  const BoostArguments boost(c_tensor, unit_tensor, kind, alpha, c, unit);
   for (const auto& [tensor, name] : {std::pair(&member, "member"), std::pair(&saved, "saved")}) {
     check_tensor(*tensor, name, {ScalarType::Int}, "int32");
     check(tensor->dim() > 0, name, " must have dimensions; got none");
