@@ -13,7 +13,6 @@ from torch import Tensor, nn
 import knockout
 from knockout import Selection
 from knockout.nn import TokenPool
-from knockout.nn.pool import Scorer
 from knockout.plan import DensePlan
 
 Method = Callable[[Tensor, int, Tensor | None], Selection]  # scores (..., n), k, mask -> selection
@@ -88,19 +87,12 @@ def iterative(scores: Tensor, k: int, mask: Tensor | None) -> Selection:
     return knockout.methods.iterative(scores, k, peaked=False, mask=mask)
 
 
-def random_start(scorer: Scorer) -> Scorer:
-    """Initialize a scorer as nn.Linear is, with regard to the scorer's gain."""
-    nn.init.normal_(scorer.weight, std=scorer.in_features**-0.5 / scorer.GAIN)
-    return scorer
-
-
 def pools(cells: Callable[[int], Tensor] | None = None) -> dict[str, Callable[..., TokenPool]]:
     """List all kinds of pools, each made by ``pool(dim, k=k)``; ``cells(k)``: the weights (k, n) of the kind "mean"."""
     made: dict[str, Callable[..., TokenPool]] = {
         "strided": partial(_fixed, method=strided),
         "hard, gated": partial(MethodPool, method=gated),
-        # It could not learn from zero scores: all slots would be the mean of all tokens.
-        "iterative": lambda dim, k, **options: MethodPool(dim, k, iterative, random_start(Scorer(dim)), **options),
+        "iterative": partial(MethodPool, method=iterative),
         "knockout": TokenPool,
     }
     if cells is not None:

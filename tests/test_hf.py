@@ -17,7 +17,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from knockout.boost import Power, Relative
+from knockout.boost import Adaptive, Power, Relative
 from knockout.nn import Sharpen, TokenPool
 from tests.cases import same_bits
 
@@ -245,6 +245,29 @@ def test_saved_and_loaded(family: str, head: str, tmp_path: Path, capfd: pytest.
     same_bits(unpooled(**batch())[0], plain(**batch())[0])
     again.save_pretrained(tmp_path / "again")
     same_bits(hf.from_pretrained(tmp_path / "again")(**batch())[0], model(**batch())[0])
+
+
+def test_pools_calibrate_themselves_once(tmp_path: Path) -> None:
+    model = pooled(make())
+    model(**batch())
+    layers = [each.topk for each in model.encoder.pools.values()]
+    assert [layer.unit.item() for layer in layers] == [0, 0]  # in evaluation nothing is measured
+    model.train()(**batch())
+    units = [layer.unit.item() for layer in layers]
+    assert min(units) > 0
+    model.save_pretrained(tmp_path)
+    for dtype in (torch.float32, torch.float16):
+        again: Any = hf.from_pretrained(tmp_path, dtype=dtype).train()
+        again(input_ids=batch()["input_ids"].flip(0))
+        assert [each.topk.unit.item() for each in again.encoder.pools.values()] == units
+
+
+def test_an_adaptive_boost_is_saved_with_the_settings(tmp_path: Path) -> None:
+    model = pooled(make(), boost=Adaptive(2, unit=torch.tensor(5.0)))
+    model.save_pretrained(tmp_path)
+    again: Any = hf.from_pretrained(tmp_path)
+    assert again.encoder.pools["2"].boost == Adaptive(2, unit=5)
+    same_bits(again(**batch())[0], model(**batch())[0])
 
 
 def test_another_head_on_a_saved_model(tmp_path: Path) -> None:

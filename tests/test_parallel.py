@@ -11,6 +11,7 @@ import torch.multiprocessing as mp
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from knockout.boost import Adaptive
 from knockout.nn import PyramidEncoder, Sharpen
 from tests.cases import randn
 
@@ -20,7 +21,7 @@ DIM, STEPS = 16, 3
 def model() -> PyramidEncoder:
     torch.manual_seed(0)
     layers = [nn.TransformerEncoderLayer(DIM, 2, 32, 0.0, batch_first=True) for _ in range(2)]
-    return PyramidEncoder(layers, ratios={0: 0.5}, block=8, keep=1)
+    return PyramidEncoder(layers, ratios={0: 0.5}, block=8, keep=1, boost=Adaptive(1.0, unit=5.0))
 
 
 def step(made: nn.Module, optimizer: torch.optim.Optimizer, x: Tensor, mask: Tensor) -> None:

@@ -45,7 +45,7 @@ class TokenPool(nn.Module):
     TokenPool(
       64, k=32
       (scorer): Scorer(64)
-      (topk): TopK(k=32, boost=Relative(c=4.0, unit=1.0, alpha=1.5), order='position')
+      (topk): TopK(k=32, boost=Adaptive(c=..., unit=..., alpha=1.5), order='position')
     )
 
     The hard equivalent is to gather ``torch.topk(scorer(x), k).indices`` from x; its scorer gets no gradient.
@@ -57,13 +57,14 @@ class TokenPool(nn.Module):
         dim: the dimension of the tokens.
         k: how many tokens to pass on at most, those always kept included. Or else
         ratio: a fraction of the tokens of each sequence, rounded up; tokens always kept are not counted.
-        scorer: a module that takes x (..., n, dim) to scores (..., n) or (..., n, 1); by default a linear one that
-            starts from zero. There all pairs are undecided, so all tokens get a gradient, and it learns fastest.
-        boost: how decisively the better candidate of a pair wins. To start soft and end sharp: ``knockout.nn.Sharpen``.
+        scorer: a module that takes x (..., n, dim) to scores (..., n) or (..., n, 1); by default a linear one.
+        boost: how decisively the better candidate of a pair wins. None: the pool calibrates itself, as ``TopK`` does;
+            choices start soft, and sharpen as the scores spread.
         order: the order of the slots: "position", that of the sequence, or "score".
         keep: how many tokens at the front are always kept, unchanged: 1 for a class token.
         hard: straight-through in training: hard choices forward, soft gradients backward.
         hard_eval: whether choices are hard in evaluation mode; None: as in training.
+        gate: whether to multiply the tokens by ``Selection.gates``: the next layer then sees how sure the choice was.
     """
 
     def __init__(
@@ -72,11 +73,12 @@ class TokenPool(nn.Module):
         k: int | None = None,
         ratio: float | None = None,
         scorer: nn.Module | None = None,
-        boost: float | Boost = 4.0,
+        boost: float | Boost | None = None,
         order: Order = "position",
         keep: int = 0,
         hard: bool = False,
         hard_eval: bool | None = None,
+        gate: bool = False,
     ) -> None:
         super().__init__()
         self.dim = check_whole(dim, "dim")
@@ -95,7 +97,7 @@ class TokenPool(nn.Module):
         if scorer is not None and not isinstance(scorer, nn.Module):
             raise TypeError(f"scorer must be an nn.Module that takes x to scores; got {scorer!r}")
         self.scorer = Scorer(self.dim) if scorer is None else scorer
-        self.topk = TopK(count, boost, order, hard, hard_eval)
+        self.topk = TopK(count, boost, order, hard, hard_eval, gate)
 
     def forward(self, x: Tensor, mask: Tensor | None = None, positions: Tensor | None = None) -> Pooled:
         """Tokens (..., n, dim), mask (..., n) bool, True for real tokens, positions (..., n) -> ``Pooled``.
@@ -126,8 +128,21 @@ class TokenPool(nn.Module):
         return self.topk.boost
 
     @boost.setter
-    def boost(self, boost: float | Boost) -> None:
+    def boost(self, boost: float | Boost | None) -> None:
         self.topk.boost = boost
+
+    def calibrate(self, x: Tensor | None = None, mask: Tensor | None = None) -> None:
+        """Measure the unit of the boost now, from the scores of these tokens, as of ``forward``.
+
+        Without tokens: forget the unit, so that the next batch in training mode measures it.
+        """
+        if x is None:
+            self.topk.calibrate()
+            return
+        check_tokens(x, mask, None, self.dim)
+        x, mask = x[..., self.keep :, :], None if mask is None else mask[..., self.keep :]
+        with torch.no_grad():
+            self.topk.calibrate(self._scores(_without_padding(x, mask)), mask)
 
     def select(self, scores: Tensor, mask: Tensor | None) -> Selection:
         """The selection by scores (..., n). Override this for another way to select."""
@@ -135,9 +150,19 @@ class TokenPool(nn.Module):
 
     def _pool(self, x: Tensor, mask: Tensor | None, positions: Tensor) -> Pooled:
         """Pool all tokens, none of which is kept."""
-        if mask is not None:
-            # Padding may hold anything; but a NaN would reach the gradient of the scorer, as 0 * NaN.
-            x = x.masked_fill(~mask.unsqueeze(-1), 0.0)
+        x = _without_padding(x, mask)
+        selection = self.select(self._scores(x), mask)
+        pooled_positions = selection.apply(positions.unsqueeze(-1)).squeeze(-1)
+        return Pooled(
+            self.topk.pick(selection, x),
+            selection.mask,
+            pooled_positions,
+            selection.indices,
+            selection.scores,
+            selection,
+        )
+
+    def _scores(self, x: Tensor) -> Tensor:
         scores = self.scorer(x)
         if isinstance(scores, Tensor) and scores.shape == (*x.shape[:-1], 1):
             scores = scores.squeeze(-1)
@@ -147,11 +172,7 @@ class TokenPool(nn.Module):
                 f"scorer must take x of shape {tuple(x.shape)} to floating scores of shape {tuple(x.shape[:-1])}, one "
                 f"per token; got {got}"
             )
-        selection = self.select(scores, mask)
-        pooled_positions = selection.apply(positions.unsqueeze(-1)).squeeze(-1)
-        return Pooled(
-            selection.apply(x), selection.mask, pooled_positions, selection.indices, selection.scores, selection
-        )
+        return scores
 
     def _with_kept(self, rest: Pooled, x: Tensor, mask: Tensor | None, positions: Tensor) -> Pooled:
         """Put the tokens that are always kept, unchanged, before the pooled ones."""
@@ -172,6 +193,11 @@ class TokenPool(nn.Module):
         return f"{self.dim}, {size}" + (f", keep={self.keep}" if self.keep else "")
 
 
+def _without_padding(x: Tensor, mask: Tensor | None) -> Tensor:
+    """x with zeros for padding, which may hold anything: a NaN would reach the gradient of the scorer, as 0 * NaN."""
+    return x if mask is None else x.masked_fill(~mask.unsqueeze(-1), 0.0)
+
+
 def position_dtype(x: Tensor, positions: Tensor) -> torch.dtype:
     """The dtype of positions: full precision, because past 256 half types cannot tell neighbors apart."""
     wide = computing_dtype(x.dtype)
@@ -187,24 +213,17 @@ def _first(n: int, pooled: Pooled) -> Pooled:
 class Scorer(nn.Linear):
     """The built-in scorer: linear, x (..., dim) -> (...).
 
-    It starts from zero, where all pairs are undecided and all tokens get a gradient. The gain lets scores differ by a
-    unit or more, so that choices become sharp, within some hundred steps of Adam at the small learning rates of
-    transformers. It has no bias: a selection depends on differences only. It computes in full precision, under autocast
-    too: in half precision, scores that should differ would tie.
+    It has no bias: a selection depends on differences only. It computes in full precision, under autocast too: in half
+    precision, scores that should differ would tie.
     """
-
-    GAIN = 10.0
 
     def __init__(self, dim: int) -> None:
         super().__init__(dim, 1, bias=False)
 
-    def reset_parameters(self) -> None:
-        nn.init.zeros_(self.weight)
-
     def forward(self, x: Tensor) -> Tensor:
         dtype = computing_dtype(self.weight.dtype)
         with full_precision(x.device):
-            return self.GAIN * linear(x.to(dtype), self.weight.to(dtype)).squeeze(-1)
+            return linear(x.to(dtype), self.weight.to(dtype)).squeeze(-1)
 
     def extra_repr(self) -> str:
         return f"{self.in_features}"

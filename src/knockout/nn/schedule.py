@@ -1,10 +1,11 @@
-"""Schedules of the boost: soft selections early in training, sharp ones later.
+"""Schedules of the boost: choices that become sharper in the course of training, by plan.
 
-A scorer learns from candidates that carry weight, so it learns fastest while selections are soft; what it has learned
-is used best when they are sharp. A schedule is stepped like those of torch.optim.lr_scheduler:
+The layers need none: the boost that they calibrate sharpens as the scores spread. A schedule is for choices that must
+be hard, or nearly, at the end; or for a boost that does not sharpen by itself. It is stepped like those of
+torch.optim.lr_scheduler:
 
 >>> import torch, knockout
->>> model = knockout.nn.TokenPool(16, k=4)
+>>> model = knockout.nn.TokenPool(16, k=4, boost=knockout.boost.Adaptive(1.0, unit=5.0))
 >>> optimizer = torch.optim.Adam(model.parameters())
 >>> schedule = knockout.nn.Sharpen(model, steps=4)
 >>> for step in range(4):
@@ -12,11 +13,11 @@ is used best when they are sharp. A schedule is stepped like those of torch.opti
 ...     loss.backward()
 ...     optimizer.step()
 ...     schedule.step()
-...     print(schedule.get_last_boost())
-0.5
-0.5
-2.0
-8.0
+...     print(round(schedule.get_last_boost(), 2))
+1.0
+1.0
+4.0
+16.0
 
 The boost is part of the model's ``state_dict``; the number of steps taken is part of the schedule's.
 """
@@ -30,14 +31,15 @@ from typing import Any
 import torch
 from torch import nn
 
+from knockout.boost import Adaptive
 from knockout.checks import check_positive, check_whole
-from knockout.nn.topk import topk_layers
+from knockout.nn.topk import TopK, topk_layers
 
 
 class BoostSchedule(ABC):
     """The base class of the schedules: sets the boost of all selections in a model, now and at every ``step()``.
 
-    The boosts must be ``Relative`` or ``Fixed`` (a bare number is Relative): the schedule sets their c.
+    The boosts must be ``Adaptive``, ``Relative`` or ``Fixed``: the schedule sets their c.
     """
 
     def __init__(self, model: nn.Module, steps: int) -> None:
@@ -53,11 +55,11 @@ class BoostSchedule(ABC):
             )
         for layer in self._layers:
             if not hasattr(layer, "sharpness"):
-                raise TypeError(f"a schedule needs boosts that are numbers, Relative or Fixed; got {layer.boost!r}")
+                raise TypeError(f"a schedule needs boosts that are Adaptive, Relative or Fixed; got {layer.boost!r}")
 
     @abstractmethod
     def boost_at(self, progress: float) -> float:
-        """The boost after this fraction of the steps, from 0 to 1."""
+        """The boost after this fraction of the steps, from 0 to 1; of the first layer, if the layers differ."""
 
     def step(self) -> None:
         """Set the next boost; call it after each ``optimizer.step()``. After the last step the boost stays as it is."""
@@ -65,8 +67,15 @@ class BoostSchedule(ABC):
         self._set()
 
     def get_last_boost(self) -> float:
-        """The boost that was set last."""
-        return self.boost_at(min(self.last_step / self.steps, 1.0))
+        """The boost that was set last; that of the first layer, if the layers differ."""
+        return self.boost_at(self._progress())
+
+    def _progress(self) -> float:
+        return min(self.last_step / self.steps, 1.0)
+
+    def _boost_of(self, layer: TopK) -> float:  # noqa: ARG002
+        """The boost to set in a layer."""
+        return self.get_last_boost()
 
     def state_dict(self) -> dict[str, Any]:
         """The steps taken, and the settings of the schedule."""
@@ -86,10 +95,9 @@ class BoostSchedule(ABC):
         self._set()
 
     def _set(self) -> None:
-        boost = self.get_last_boost()
         with torch.no_grad():
             for layer in self._layers:
-                layer.sharpness.fill_(boost)
+                layer.sharpness.fill_(self._boost_of(layer))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(step {self.last_step} of {self.steps}, boost {self.get_last_boost():.3g})"
@@ -114,58 +122,84 @@ class ConstantBoost(BoostSchedule):
 
 
 class _StartToEnd(BoostSchedule):
-    """The base class of schedules that lead from one boost to another."""
+    """The base class of schedules that lead from one boost to another.
 
-    def __init__(self, model: nn.Module, steps: int, start: float = 0.5, end: float = 8.0) -> None:
+    A start of None is, for an ``Adaptive`` boost, the c that it was made with, and ``START`` for the others. (Not the
+    current c, which in a model that was loaded is that of a later step.) An end of None is ``RISE`` times the start.
+    """
+
+    START, RISE = 0.5, 16.0
+
+    def __init__(self, model: nn.Module, steps: int, start: float | None = None, end: float | None = None) -> None:
         super().__init__(model, steps)
-        check_positive(start, "start")
-        check_positive(end, "end")
+        if start is not None:
+            check_positive(start, "start")
+        if end is not None:
+            check_positive(end, "end")
         self.start, self.end = start, end
         self._set()
+
+    @abstractmethod
+    def _between(self, start: float, end: float, progress: float) -> float:
+        """The boost after this fraction of the steps, from this start to this end."""
+
+    def boost_at(self, progress: float) -> float:
+        return self._between(*self._ends(self._layers[0]), progress)
+
+    def _boost_of(self, layer: TopK) -> float:
+        return self._between(*self._ends(layer), self._progress())
+
+    def _ends(self, layer: TopK) -> tuple[float, float]:
+        start = self.start
+        if start is None:
+            start = float(layer._boost.c) if isinstance(layer._boost, Adaptive) else self.START
+        return start, self.RISE * start if self.end is None else self.end
 
 
 class Sharpen(_StartToEnd):
     """``start`` for the fraction ``hold`` of the steps, then an exponential rise to ``end``.
 
-    The recommended schedule: with its defaults it learned best, at every scale of the scores, in a test with planted
-    relevance.
+    ``start`` is by default the c that a layer with an ``Adaptive`` boost was made with, for other boosts 0.5. ``end``
+    is by default sixteen times that, where choices are nearly hard.
 
     >>> import knockout
-    >>> schedule = knockout.nn.Sharpen(knockout.nn.TopK(4), steps=1000)
+    >>> schedule = knockout.nn.Sharpen(knockout.nn.TopK(4), steps=1000, start=0.5)
     >>> [schedule.boost_at(progress) for progress in (0.0, 0.5, 0.75, 1.0)]
     [0.5, 0.5, 2.0, 8.0]
     """
 
-    def __init__(self, model: nn.Module, steps: int, start: float = 0.5, end: float = 8.0, hold: float = 0.5) -> None:
+    def __init__(
+        self, model: nn.Module, steps: int, start: float | None = None, end: float | None = None, hold: float = 0.5
+    ) -> None:
         if not isinstance(hold, (int, float)) or not 0 <= hold <= 1:
             raise ValueError(f"hold must be a number from 0 to 1, a part of the steps; got {hold!r}")
         self.hold = hold
         super().__init__(model, steps, start, end)
 
-    def boost_at(self, progress: float) -> float:
+    def _between(self, start: float, end: float, progress: float) -> float:
         rise = max(0.0, progress - self.hold) / (1.0 - self.hold) if self.hold < 1 else 0.0
-        return self.start * math.pow(self.end / self.start, rise)
+        return start * math.pow(end / start, rise)
 
 
 class LinearBoost(_StartToEnd):
-    """A linear rise from ``start`` to ``end``.
+    """A linear rise from ``start``, by default that of ``Sharpen``, to ``end``.
 
     >>> import knockout
     >>> knockout.nn.LinearBoost(knockout.nn.TopK(4), steps=100, start=1.0, end=5.0).boost_at(0.25)
     2.0
     """
 
-    def boost_at(self, progress: float) -> float:
-        return self.start + (self.end - self.start) * progress
+    def _between(self, start: float, end: float, progress: float) -> float:
+        return start + (end - start) * progress
 
 
 class CosineBoost(_StartToEnd):
-    """A rise from ``start`` to ``end`` along half a cosine, slow at both ends.
+    """A rise from ``start``, by default that of ``Sharpen``, to ``end`` along half a cosine, slow at both ends.
 
     >>> import knockout
     >>> knockout.nn.CosineBoost(knockout.nn.TopK(4), steps=100, start=1.0, end=5.0).boost_at(0.5)
     3.0
     """
 
-    def boost_at(self, progress: float) -> float:
-        return self.start + (self.end - self.start) * (1.0 - math.cos(math.pi * progress)) / 2.0
+    def _between(self, start: float, end: float, progress: float) -> float:
+        return start + (end - start) * (1.0 - math.cos(math.pi * progress)) / 2.0

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import warnings
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from knockout.boost import Boost, Fixed, Relative, as_boost
-from knockout.checks import check_choice, check_flag, check_k, join_scores
+from knockout.boost import DEFAULT, Adaptive, Boost, Fixed, Relative
+from knockout.checks import check_choice, check_flag, check_k, check_scores, check_scores_and_mask, join_scores
 from knockout.functional import Order, TopKResult, select
+from knockout.nn.calibration import boost_and_buffers, is_readable, measured_unit
 from knockout.quota import DENOMINATOR, Quota
+from knockout.reporting import remember
 from knockout.rows import RowSource
 from knockout.selection import Selection
+from knockout.torch_private import is_transforming
 
 
 class TopK(nn.Module):
@@ -32,31 +37,52 @@ class TopK(nn.Module):
     tensor([[0., 1., 0., 0.],
             [0., 0., 1., 0.]])
 
-    The c of a ``Relative`` or ``Fixed`` boost is the buffer ``sharpness``: the ``state_dict`` contains it, a schedule
-    changes it (``knockout.nn.Sharpen``), and ``torch.compile`` does not compile again for a new number. To set it by
-    hand, assign ``layer.boost``.
+    By default the layer calibrates itself: its boost is ``Adaptive``, with a unit measured on the first batch in
+    training mode. So the choice starts equally soft at any scale of the scores, and sharpens as they spread.
+
+    >>> layer = knockout.nn.TopK(k=2)
+    >>> layer
+    TopK(k=2, boost=Adaptive(c=..., unit=<measured on the first training batch>, alpha=1.5))
+    >>> out = layer(values, scores)
+    >>> bool(layer.unit > 0)
+    True
+
+    The unit is the buffer ``unit``, 0 until it is measured. The ``state_dict`` contains it, so a layer that was loaded
+    does not measure again. In evaluation mode and inside of ``torch.func`` transforms nothing is measured; a unit that
+    is not known yet is then that of the default boost of ``knockout.topk``. Whether gradients are enabled does not
+    matter: a checkpointed pass runs first without, then with them. To measure by hand, or anew: ``calibrate``.
+
+    The c of a ``Relative``, ``Fixed`` or ``Adaptive`` boost is the buffer ``sharpness``: a schedule changes it
+    (``knockout.nn.Sharpen``), and ``torch.compile`` does not compile again for a new number. To set c and unit by hand,
+    assign ``layer.boost``.
 
     Args:
         k: how many to select: an int, or a fraction of the active candidates of each row. Unlike for ``knockout.topk``,
             an int may be above n: then all candidates are selected.
-        boost: how decisively the better candidate of a pair wins, as for ``knockout.topk``.
+        boost: how decisively the better candidate of a pair wins, as for ``knockout.topk``; None: see above. No other
+            boost is measured: ``Adaptive(c, unit)`` keeps its unit.
         order: the order of the slots, "score" or "position".
         hard: straight-through in training: hard choices forward, soft gradients backward.
         hard_eval: whether choices are hard in evaluation mode; None: as in training.
+        gate: whether to multiply the values by ``Selection.gates``: the next layer then sees how sure the choice was.
     """
 
     sharpness: Tensor
+    unit: Tensor
 
     def __init__(
         self,
         k: int | float,
-        boost: float | Boost = 4.0,
+        boost: float | Boost | None = None,
         order: Order = "score",
         hard: bool = False,
         hard_eval: bool | None = None,
+        gate: bool = False,
     ) -> None:
         super().__init__()
         self.k = check_k(k)
+        check_flag(gate, "gate")
+        self.gate = gate
         # A fraction as an integer numerator: torch.compile would treat a float as a dynamic input.
         self._numerator = Quota.of_fraction(self.k, 1).numerator if isinstance(self.k, float) else 0
         check_choice(order, "order", ("score", "position"))
@@ -66,26 +92,58 @@ class TopK(nn.Module):
         self.hard_eval = hard_eval
         if hard_eval is not None:
             check_flag(hard_eval, "hard_eval")
-        self._boost = as_boost(boost, torch.device("cpu"))
-        if isinstance(self._boost, (Relative, Fixed)):
-            self.register_buffer("sharpness", torch.tensor(float(self._boost.c)))
+        self._boost, numbers = boost_and_buffers(boost)
+        for name, number in numbers.items():
+            self.register_buffer(name, torch.tensor(number, dtype=torch.float32 if name == "unit" else None))
 
     @property
     def boost(self) -> Boost:
-        """The current boost."""
+        """The current boost; one whose unit was not measured yet has that of the default boost."""
+        if isinstance(self._boost, Adaptive):
+            if is_readable(self.unit):
+                return replace(self._boost, c=self.sharpness, unit=self.unit.item() or DEFAULT.unit)
+            return replace(self._boost, c=self.sharpness, unit=torch.where(self.unit > 0, self.unit, DEFAULT.unit))
         if isinstance(self._boost, (Relative, Fixed)):
             return replace(self._boost, c=self.sharpness)
         return self._boost
 
     @boost.setter
-    def boost(self, boost: float | Boost) -> None:
-        boost = as_boost(boost, torch.device("cpu"))
-        if not isinstance(boost, type(self._boost)):
-            raise TypeError(f"boost must remain a {type(self._boost).__name__}; got {boost!r}")
-        self._boost = boost
-        if isinstance(boost, (Relative, Fixed)):
-            with torch.no_grad():
-                self.sharpness.fill_(float(boost.c))
+    def boost(self, boost: float | Boost | None) -> None:
+        made, numbers = boost_and_buffers(boost)
+        if not isinstance(made, type(self._boost)):
+            kind = type(self._boost).__name__
+            raise TypeError(f"boost must remain {kind}, or be passed when the layer is made; got {made!r}")
+        self._boost = made
+        with torch.no_grad():
+            for name, number in numbers.items():
+                getattr(self, name).fill_(number)
+
+    def calibrate(self, scores: Tensor | Iterable[Tensor] | None = None, mask: Tensor | None = None) -> None:
+        """Measure the unit of an ``Adaptive`` boost from scores (..., n) now, in any mode.
+
+        Without scores: forget the unit, so that the next batch in training mode measures it.
+
+        >>> import torch, knockout
+        >>> layer = knockout.nn.TopK(k=2)
+        >>> layer.calibrate(torch.randn(16, 100))
+        >>> layer.boost
+        Adaptive(c=..., unit=..., alpha=1.5)
+        """
+        if not isinstance(self._boost, Adaptive):
+            raise TypeError(f"only the unit of an Adaptive boost, the default, can be measured; got {self.boost!r}")
+        if scores is None:
+            self.unit.zero_()
+            return
+        if not isinstance(scores, Tensor):
+            scores = join_scores(scores)
+        check_scores_and_mask(scores, mask)
+        unit = measured_unit(scores, mask, self.unit.dtype) if scores.shape[-1] else scores.new_zeros(())
+        if not unit.is_meta and not unit > 0:
+            raise ValueError(
+                "scores must have a row with two or more active candidates and no NaN or inf, to measure their spread; "
+                f"got none in shape {tuple(scores.shape)}"
+            )
+        self.unit.copy_(unit)
 
     def select(self, scores: Tensor | Iterable[Tensor], mask: Tensor | None = None) -> Selection:
         """Scores (..., n), or chunks of them -> the Selection, which can be applied to any number of tensors."""
@@ -93,7 +151,26 @@ class TopK(nn.Module):
             scores = join_scores(scores)
         k = self._numerator / DENOMINATOR if self._numerator else min(self.k, scores.shape[-1])
         hard = self.hard if self.training or self.hard_eval is None else self.hard_eval
-        return select(scores, k, self.boost, mask, self.order, hard)
+        if self._may_measure(scores):
+            check_scores(scores, k, mask)
+            self._measure(scores, mask)
+        selection = select(scores, k, self.boost, mask, self.order, hard)
+        if self.training:
+            remember(self, selection)  # for knockout.report
+        return selection
+
+    def _may_measure(self, scores: Tensor) -> bool:
+        """Whether the unit is to be measured, unless it is known already: on other devices that is not looked up."""
+        if not self.training or not isinstance(self._boost, Adaptive):
+            return False
+        if is_transforming() or (scores.is_meta and not self.unit.is_meta):
+            return False  # there is no number, or one for each part of a vmap
+        return not (is_readable(self.unit) and self.unit.item())
+
+    def _measure(self, scores: Tensor, mask: Tensor | None) -> None:
+        unit = measured_unit(scores, mask, self.unit.dtype).to(self.unit.device)
+        with torch.no_grad():
+            self.unit.copy_(torch.where(self.unit > 0, self.unit, unit))
 
     def forward(
         self, values: Tensor | RowSource, scores: Tensor | Iterable[Tensor], mask: Tensor | None = None
@@ -103,14 +180,44 @@ class TopK(nn.Module):
         A row source instead of values, and chunks instead of scores, are taken as by ``knockout.topk``.
         """
         picked = self.select(scores, mask)
-        return TopKResult(picked.apply(values), picked.scores, picked.indices, picked.mask)
+        return TopKResult(self.pick(picked, values), picked.scores, picked.indices, picked.mask)
+
+    def pick(self, picked: Selection, values: Tensor | RowSource) -> Tensor:
+        """A selection applied to values (..., n, d), with gates if the layer has them: (..., k, d)."""
+        out = picked.apply(values)
+        return out * picked.gates().unsqueeze(-1).to(out.dtype) if self.gate else out
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> TopK:
+        unit = self._buffers.get("unit")
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        if unit is not None and self.unit.dtype != torch.float32:
+            # Half precision might round it to 0, which would mean that it was not measured, or to infinity.
+            self.unit = unit.to(self.unit.device, torch.float32)
+        return self
+
+    def _load_from_state_dict(
+        self, state_dict: Any, prefix: str, local_metadata: Any, strict: bool, missing_keys: Any, *more: Any
+    ) -> None:
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, missing_keys, *more)
+        if f"{prefix}unit" in missing_keys and f"{prefix}sharpness" in state_dict:
+            # Strict loading raises an error for the missing key; other loading would go on without a word.
+            warnings.warn(
+                f"the state_dict has {prefix}sharpness but no {prefix}unit: its boost was not Adaptive, and the same "
+                "numbers choose otherwise. Make the layer with the boost that it had; boost=4.0 was once the default",
+                stacklevel=2,
+            )
 
     def extra_repr(self) -> str:
-        boost = self.boost
-        settings = [f"k={self.k}", f"boost={boost!r}"]
+        boost = repr(self.boost)
+        if isinstance(self._boost, Adaptive) and is_readable(self.unit) and not self.unit.item():
+            # The unit is not the one that evaluation takes meanwhile.
+            number = f"{self.sharpness.item()}, unit=<measured on the first training batch>, alpha={self._boost.alpha}"
+            boost = f"Adaptive(c={number})"
+        settings = [f"k={self.k}", f"boost={boost}"]
         settings += [f"order={self.order!r}"] * (self.order != "score")
         settings += ["hard=True"] * self.hard
         settings += [f"hard_eval={self.hard_eval}"] * (self.hard_eval is not None)
+        settings += ["gate=True"] * self.gate
         return ", ".join(settings)
 
 

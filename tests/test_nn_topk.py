@@ -1,0 +1,72 @@
+"""The layer ``TopK``."""
+
+# mypy: disable-error-code="arg-type, operator, union-attr"
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import knockout
+from knockout.boost import Adaptive, Fixed, Power, Relative
+from knockout.nn import TopK, evaluate_hard
+from tests.cases import randn
+from tests.nn_cases import DIM, pool, tokens
+
+
+@pytest.mark.parametrize("boost", [2.0, Relative(3, unit=0.1), Adaptive(2, unit=3), Fixed(2), Power(20)])
+@pytest.mark.parametrize("hard", [False, True])
+def test_topk_is_the_function(boost: Any, hard: bool) -> None:
+    values, scores = tokens(3, 20), randn(3, 20, dtype=torch.float32)
+    layer = TopK(6, boost, "position", hard)
+    expected = knockout.topk(values, scores, 6, boost, None, "position", hard)
+    for one, other in zip(layer(values, scores), expected, strict=True):
+        assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize(
+    ("hard", "hard_eval", "in_training", "in_evaluation"),
+    [(False, None, False, False), (False, True, False, True), (True, None, True, True), (True, False, True, False)],
+)
+def test_soft_or_hard_in_evaluation(hard: bool, hard_eval: bool | None, in_training: bool, in_evaluation: bool) -> None:
+    values, scores = tokens(20), randn(20, dtype=torch.float32)
+    layer = TopK(6, 0.5, hard=hard, hard_eval=hard_eval)
+    soft, sharp = (knockout.topk(values, scores, 6, 0.5, hard=each).values for each in (False, True))
+    assert not torch.equal(soft, sharp)
+    assert torch.equal(layer.train()(values, scores).values, sharp if in_training else soft)
+    assert torch.equal(layer.eval()(values, scores).values, sharp if in_evaluation else soft)
+
+
+def test_evaluate_hard_measures_the_gap_and_leaves_no_trace() -> None:
+    model = nn.Sequential(nn.Identity(), pool(k=4, boost=0.5)).eval()
+    x = tokens(2, 16)
+    soft = model(x).x
+    with evaluate_hard(model):
+        hard = model(x)
+        assert torch.equal(hard.x, x.gather(1, hard.leaders.unsqueeze(-1).expand(-1, -1, DIM)))
+    assert torch.equal(model(x).x, soft)
+    assert not torch.equal(hard.x, soft)
+
+
+def test_k_is_the_most() -> None:
+    out = TopK(8)(tokens(5), randn(5, dtype=torch.float32))
+    assert out.values.shape == (5, DIM)
+
+
+def test_boost_can_be_set_and_is_saved() -> None:
+    layer, other = TopK(4, 2.0), TopK(4, 3.0)
+    layer.boost = 0.25
+    assert float(layer.sharpness) == 0.25
+    assert repr(layer) == "TopK(k=4, boost=Relative(c=0.25, unit=1.0, alpha=1.5))"
+    file = io.BytesIO()
+    torch.save(layer.state_dict(), file)
+    file.seek(0)
+    other.load_state_dict(torch.load(file, weights_only=True))
+    scores = randn(16, dtype=torch.float32)
+    assert torch.equal(other.select(scores).weights(), knockout.select(scores, 4, 0.25).weights())
+    with pytest.raises(TypeError, match=r"boost must remain Relative, or be passed when .* made; got Fixed"):
+        layer.boost = Fixed(3)
