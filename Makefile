@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help install test test-slow lint format sanitize fuzz fuzz-kernels fuzz-coverage mutants wheel smoke peers reproduce arena bench examples pictures clean
+.PHONY: help install test test-slow lint format sanitize fuzz fuzz-kernels fuzz-coverage mutants wheel smoke peers reproduce arena learning bench examples pictures clean
 
 help: ## list the commands
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -148,6 +148,9 @@ reproduce: $(READY) ## measure a part of the paper's evaluation again, in minute
 
 arena: $(READY) ## compare methods for a differentiable top-k: half an hour or more; options in ARGS
 	$(BIN)/python -m evals arena --out build/arena/$(CODE) --workers 2 --resume $(ARGS)
+
+learning: $(READY) ## does a scorer learn with nothing tuned? an hour; options in ARGS
+	$(BIN)/python -m evals learning --out build/learning/$(CODE) --workers 2 --resume $(ARGS)
 
 bench: $(READY) ## benchmarks, once the tests of the operator and the kernels have passed
 	$(BIN)/python -m pytest -q tests/contract/test_values.py tests/contract/test_agreement.py tests/test_cpu_kernels.py

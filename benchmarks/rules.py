@@ -20,9 +20,9 @@ from torch.testing import assert_close
 import knockout
 from benchmarks.common import Size, draw
 from benchmarks.registry import Benchmark, Effort, Row
-from evals.arena.boosts import CONDITIONS
-from evals.arena.learning import NEEDS_DATA, train
 from evals.arena.methods import Select
+from evals.learning.conditions import CONDITIONS, possible
+from evals.learning.tasks import train
 from harness import fashion_mnist
 from knockout import methods
 from knockout.boost import Boost, Pairs, Relative
@@ -39,8 +39,8 @@ class Scaled(Boost):
     c: float
     alpha: float = 1.5
 
-    def start(self, scores: Tensor) -> Tensor:
-        return super().start(scores) * 2.0
+    def start(self, scores: Tensor, active: Tensor, rounds: Tensor) -> Tensor:
+        return super().start(scores, active, rounds) * 2.0
 
     def logit(self, pairs: Pairs, scale: Tensor) -> tuple[Tensor, Tensor]:
         scale = self.scale(pairs.gap, scale)
@@ -72,20 +72,20 @@ SCALES: dict[str, Scale] = {
     "mean gap, no floor": lambda gap, _: mean(gap) + 1e-12,
     "the first mean gap, halved": lambda gap, before: torch.where(before == 2.0, mean(gap).clamp(min=1.0), before / 2),
 }
-TASKS = ("planted", "scores x 100", "k = 64")
+TASKS = ("planted", "planted x 100", "planted 64 of 256")
 UNITS = (1.0, 3.0, 10.0, 30.0)
 CLOSER = (1.0, 2.0, 3.0, 5.0)  # units measured again, with seeds that nothing was chosen by
-STEPS, SEEDS, FRESH = 200, range(5), range(5, 15)
+SEEDS, FRESH = range(5), range(5, 15)
 
 
 class Cell(NamedTuple):
-    """A rule, which gives the boost at each part of the training, and a task."""
+    """A rule, which gives the boost at each part of the training, and a condition of ``python -m evals learning``."""
 
     rule: str
     boost_at: Callable[[float], Boost]
     task: str
     seeds: range
-    steps: int = STEPS
+    steps: int | None = None  # None: those of the condition
 
 
 class Rules(Benchmark[Cell]):
@@ -98,7 +98,7 @@ class Rules(Benchmark[Cell]):
     tiny = Cell(SAME, lambda _: Scaled(SCALES[SAME], 2.0), "planted", range(1), steps=2)
 
     def cells(self, options: argparse.Namespace) -> Sequence[Cell]:  # noqa: ARG002
-        tasks = [name for name in CONDITIONS if _data() or name not in NEEDS_DATA]
+        tasks = possible(CONDITIONS, _data() is not None)
         sharpened = [
             Cell(f"Sharpen, unit={unit:g}", partial(sharpen, unit), task, seeds)
             for units, seeds in ((UNITS, SEEDS), (CLOSER, FRESH))
@@ -126,8 +126,9 @@ class Rules(Benchmark[Cell]):
         def select_at(part: float) -> Select:
             return partial(knockout.select, boost=cell.boost_at(part))
 
+        make, recipe, steps = CONDITIONS[cell.task]
         scores = [
-            train(CONDITIONS[cell.task](seed, _data()), select_at, cell.steps, methods.hard, seed)
+            train(make(seed, _data()), select_at, cell.steps or steps, methods.hard, seed, recipe)
             for seed in cell.seeds
         ]
         row = {"rule": cell.rule, "task": cell.task, "seeds": len(scores)}
@@ -141,7 +142,7 @@ def constant(boost: Boost, _: float) -> Boost:
 
 def sharpen(unit: float, part: float) -> Boost:
     """The boost that ``knockout.nn.Sharpen`` gives by default, with another unit."""
-    return Relative(Sharpen(TopK(1), steps=1).boost_at(part), unit)
+    return Relative(Sharpen(TopK(1, 4.0), steps=1).boost_at(part), unit)
 
 
 def _data() -> Path | None:

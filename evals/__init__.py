@@ -1,1 +1,1 @@
-"""Evaluations of the library: ``python -m evals reproduce`` and ``python -m evals arena``. Not installed with it."""
+"""Evaluations of the library: ``python -m evals reproduce``, ``arena`` and ``learning``. Not installed with it."""

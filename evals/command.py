@@ -22,6 +22,10 @@ ARENA = """\
 Compare all known methods for a differentiable top-k on shared tasks: what they cost, how close they come to the hard
 choice, what their gradients are worth, and what networks learn through them; then draw figures and write a report."""
 
+LEARNING = """\
+Train networks through our method, with nothing tuned, and through others, at their defaults and tuned, under many
+conditions: tasks, sizes, scales of the scores, optimizers. How well do they learn, and which runs fail?"""
+
 EXAMPLES = f"""\
 examples:
   {PROGRAM} reproduce                             a part of the grid, in less than two minutes
@@ -30,6 +34,9 @@ examples:
                                                         continue that one after it was stopped
   {PROGRAM} arena --quick                         all methods on small tasks, in less than three minutes
   {PROGRAM} arena --out arena --workers 2         everything: about an hour
+  {PROGRAM} learning --quick                      every contestant for a few steps, in less than a minute
+  {PROGRAM} learning --workers 2 --resume --contestants function layer --only planted needle
+                                                        a part of it; without the last two options, all: an hour
 """
 
 
@@ -49,12 +56,21 @@ def parser() -> argparse.ArgumentParser:
     command.add_argument("--grid", choices=["quick", "paper"], default="quick", help="a part of it, or all 85 cells")
     command.add_argument("--device", default="cpu", help="cpu, cuda, mps, ... (%(default)s)")
     command = _command(commands, "arena", arena, "compare methods for a differentiable top-k", ARENA)
+    _training_options(command)
+    command = _command(commands, "learning", learning, "which methods learn with nothing tuned", LEARNING)
+    _training_options(command)
+    command.add_argument("--only", nargs="+", default=[], metavar="CONDITION", help="some conditions (default: all)")
+    command.add_argument("--contestants", nargs="+", default=[], metavar="NAME", help="some contestants (default: all)")
+    return top
+
+
+def _training_options(command: argparse.ArgumentParser) -> None:
+    """Add the options of the commands that train networks."""
     command.add_argument("--quick", action="store_true", help="a small part, to see that it runs")
     command.add_argument("--workers", type=number(1, 4096), default=1, help="processes that train (%(default)s)")
     command.add_argument(
         "--data", type=Path, metavar="DIR", help="folder of Fashion-MNIST's four files (default: of Debian's package)"
     )
-    return top
 
 
 def _command(
@@ -91,18 +107,52 @@ def arena(options: argparse.Namespace) -> None:
     screen, notes = _prepare(options)
     from evals.arena.experiments import settings_for
     from evals.arena.run import arena as run
+
+    data = _data(options, notes)
+    settings = settings_for(options.quick, options.seed, torch.get_num_threads(), data is not None)
+    _show_path(screen, run(settings, data, options.out, options.resume, options.workers, screen, notes))
+
+
+def learning(options: argparse.Namespace) -> None:
+    """Run ``python -m evals learning``."""
+    screen, notes = _prepare(options)
+    from evals.learning.contestants import DEFAULTS, TUNED
+    from evals.learning.experiments import settings_for
+    from evals.learning.run import learning as run
+    from evals.learning.tasks_features import HAS_SKLEARN
+
+    if not options.threads:
+        torch.set_num_threads(1)  # the networks are small, and so results do not depend on the number of workers
+    data = _data(options, notes)
+    if not HAS_SKLEARN:
+        notes.print("without scikit-learn, the selection of features is left out: make install", highlight=False)
+    settings = settings_for(options.quick, options.seed, torch.get_num_threads(), data is not None)
+    for option, asked, known in (
+        ("--only", options.only, settings.conditions),
+        ("--contestants", options.contestants, (*DEFAULTS, *TUNED)),
+    ):
+        unknown = [name for name in asked if name not in known]
+        if unknown:
+            raise UsageError(f"{option}: {unknown[0]!r} is not one of {', '.join(map(repr, known))}")
+    path = run(
+        settings, data, options.out, options.resume, options.workers, options.only, options.contestants, screen, notes
+    )
+    _show_path(screen, path)
+
+
+def _data(options: argparse.Namespace, notes: Any) -> Path | None:
+    """Find the folder of Fashion-MNIST; None if there is none, and none was asked for."""
     from harness import fashion_mnist
 
-    data = options.data or fashion_mnist.DEBIAN
+    data: Path = options.data or fashion_mnist.DEBIAN
     try:
         fashion_mnist.load(data)
     except (OSError, ValueError) as error:
         if options.data:
             raise UsageError(f"--data: {error}") from None
         notes.print(f"without Fashion-MNIST, two tasks are left out. {error}", highlight=False, markup=False)
-        data = None
-    settings = settings_for(options.quick, options.seed, torch.get_num_threads(), data is not None)
-    _show_path(screen, run(settings, data, options.out, options.resume, options.workers, screen, notes))
+        return None
+    return data
 
 
 def _prepare(options: argparse.Namespace) -> tuple[Any, Any]:

@@ -15,13 +15,14 @@ from typing import Any
 import pytest
 import torch
 
-from evals.arena import boosts, claims, cost, experiments, fidelity, gradients, learning
+from evals.arena import claims, cost, experiments, fidelity, gradients, learning
 from evals.arena.figures import FIGURES
-from evals.arena.methods import METHODS, SOFT, Method, with_fixed_noise
+from evals.arena.methods import METHODS, SOFT, with_fixed_noise
 from evals.arena.report import report
 from harness.figures import draw_all
 from harness.journal import Journal, Rows
 from knockout import methods
+from tests.test_evals_learning import write_images
 
 ROOT = Path(__file__).parent.parent
 
@@ -70,57 +71,9 @@ def test_annealing_begins_soft_and_ends_at_the_temperature() -> None:
     assert learning.temperature_at(0.0, 0.5, False) == 0.5
 
 
-def test_training_learns_what_is_planted_and_a_selection_without_gradient_does_not(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(learning.Planted, "FEATURES", 16)
-    learned = learning.measure("planted", "knockout", 0.5, False, 200, 1, None)
-    assert learned[0]["score"] > 0.8
-    blind = Method(lambda s, k, _: methods.hard(s + 0.0, k), "", (), 1.0)
-    made = learning.Planted(0)
-    start = made.weight.detach().clone()
-    with pytest.raises(RuntimeError, match="does not require grad"):
-        learning.train(made, lambda _: blind.at(1.0), 2, methods.hard, 0)
-    assert torch.equal(made.weight, start)
-    assert learning.Planted(0).evaluate(methods.hard) < 0.3
-
-
-def test_all_relevant_candidates_are_found_with_the_true_direction() -> None:
-    made = learning.Planted(3, n=100, k=5, scale=100.0, dtype=torch.bfloat16)
-    with torch.no_grad():
-        made.weight.copy_(made.direction)
-        assert made.evaluate(methods.hard) > 0.9  # ties of bfloat16
-    made.scale, made.dtype = 1.0, torch.float32
-    with torch.no_grad():
-        assert made.evaluate(methods.hard) == 1.0
-
-
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    """Files in the format of Fashion-MNIST, with fewer images."""
-    generator = torch.Generator().manual_seed(0)
-    for name, count in (("train", 2100), ("t10k", 2000)):
-        images = torch.randint(256, (count, 28, 28), generator=generator, dtype=torch.uint8)
-        labels = torch.randint(10, (count,), generator=generator, dtype=torch.uint8)
-        images[:, 0, :10] = 255 * torch.nn.functional.one_hot(labels.long(), 10).to(torch.uint8)  # something to learn
-        for kind, tensor in (("images-idx3", images), ("labels-idx1", labels)):
-            sizes = b"".join(size.to_bytes(4, "big") for size in tensor.shape)
-            header = bytes([0, 0, 8, tensor.dim()]) + sizes
-            (tmp_path / f"{name}-{kind}-ubyte").write_bytes(header + tensor.numpy().tobytes())
-    return tmp_path
-
-
-def test_a_canvas_holds_the_image_in_four_neighbouring_patches(data: Path) -> None:
-    made = learning.Patches(0, data)
-    images = made.train.images[:6]
-    patches = made.canvas(images, torch.Generator().manual_seed(1))
-    assert patches.shape == (6, 64, 196)
-    for image, canvas in zip(images, patches, strict=True):
-        quarters = [image[r : r + 14, c : c + 14].flatten() for r in (0, 14) for c in (0, 14)]
-        places = [int((canvas == quarter).all(dim=-1).nonzero()[0]) for quarter in quarters]
-        assert [place - places[0] for place in places] == [0, 1, 8, 9]
-        blank = (canvas == images.amin()).all(dim=-1)
-        assert 64 - 4 - 16 <= int(blank.sum()) <= 64 - 16
+    return write_images(tmp_path)
 
 
 @pytest.mark.parametrize("task", ["neighbours", "patches"])
@@ -298,28 +251,12 @@ def test_a_difference_is_clear_if_it_is_so_for_each_seed() -> None:
 
 
 def test_rows_of_another_experiment_are_noticed() -> None:
-    good = {"condition": "planted", "rule": "Relative(4)", "seed": 0, "score": 0.5}
-    assert experiments.is_complete("boost planted, Relative(4)", [good])
-    assert not experiments.is_complete("boost planted, Relative(8)", [good])
-    assert not experiments.is_complete("boost planted, Relative(4)", [{**good, "score": "0.5"}])
-    assert not experiments.is_complete("boost planted, Relative(4)", [{**good, "score": float("nan")}])
+    good = {"task": "planted", "method": "lml", "temperature": 0.1, "annealed": False, "seed": 0, "score": 0.5}
+    assert experiments.is_complete("learning planted, lml, 0.1", [good])
+    assert not experiments.is_complete("learning planted, lml, 0.3", [good])
+    assert not experiments.is_complete("learning planted, lml, 0.1", [{**good, "score": "0.5"}])
+    assert not experiments.is_complete("learning planted, lml, 0.1", [{**good, "score": float("nan")}])
     assert not experiments.is_complete("nonsense", [good])
-
-
-def test_boost_rules_are_named_after_their_boosts() -> None:
-    (row,) = boosts.measure("k = 1", "Sharpen 0.5 to 8", 2, 1, None)
-    assert row["condition"] == "k = 1"
-    for name, rule in boosts.RULES.items():
-        if name.startswith("Relative(") and "," not in name:
-            assert f"Relative(c={name[9:-1]}," in repr(rule.boost)
-
-
-def test_no_scores_blow_the_gradient_up() -> None:
-    rows = boosts.stability("Relative(2)", 0)
-    assert max(row["largest"] for row in rows) < 100
-    assert min(row["mean"] for row in rows) > 0
-    finer = {row["field"]: row["largest"] for row in boosts.stability("Relative(2, unit=0.1)", 0)}
-    assert finer["normal x 0.01"] > 3 * max(row["largest"] for row in rows if row["field"] == "normal x 0.01")
 
 
 def begin(*arguments: str) -> subprocess.Popen[str]:

@@ -265,6 +265,7 @@ def test_help(capsys: pytest.CaptureFixture[str]) -> None:
         (["--help"], "examples:"),
         (["reproduce", "--help"], "--grid"),
         (["arena", "-h"], "--data"),
+        (["learning", "-h"], "--contestants"),
     ):
         with pytest.raises(SystemExit) as stopped:
             main(arguments)

@@ -107,16 +107,6 @@ def seconds_in(cell: tuple[int, int], rows: Rows) -> dict[str, float]:
     }
 
 
-def scores_by_rule(results: Journal) -> dict[str, dict[str, list[float]]]:
-    """Collect the scores of each boost rule by condition."""
-    settings, found = results.header["settings"], dict[str, dict[str, list[float]]]()
-    for rule in settings["rules"]:  # in the order of the settings, not in that of the file
-        found[rule] = {condition: [] for condition in settings["conditions"]}
-    for row in results.of("boost"):
-        found[row["rule"]][row["condition"]].append(row["score"])
-    return found
-
-
 def findings(results: Journal) -> list[str]:
     """Say in which cells our method is the fastest, and what learns better."""
     lines = []

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import UnionType
 
-from evals.arena import boosts, cost, fidelity, gradients, learning
+from evals.arena import cost, fidelity, gradients, learning
 from evals.arena.methods import METHODS
 from harness.journal import Rows
 from harness.runner import Experiment, rows_match
@@ -32,31 +31,24 @@ class Settings:
     annealed: int  # how many of these are also annealed
     steps: int  # of training
     seeds: int
-    conditions: tuple[str, ...]  # of the study of boosts
-    rules: tuple[str, ...]
 
 
 def settings_for(quick: bool, seed: int, threads: int, has_data: bool) -> Settings:
     """Make the settings of the full run, or of one that takes less than three minutes; without data, of fewer tasks."""
-
-    def possible(names: Iterable[str]) -> tuple[str, ...]:
-        return tuple(name for name in names if has_data or name not in learning.NEEDS_DATA)
-
+    tasks = tuple(name for name in learning.TASKS if has_data or name not in learning.NEEDS_DATA)
     if quick:
         return Settings(
             "quick", seed, threads,
             cells=((256, 8), (1024, 8), (1024, 64)), seconds=1.0, mebibytes=256.0, patience=0.2,
             n=256, k=8,
-            tasks=possible(learning.TASKS), temperatures=1, annealed=0, steps=60, seeds=2,
-            conditions=("planted",), rules=("Relative(2)", "Relative(4)", "Sharpen 0.5 to 8"),
+            tasks=tasks, temperatures=1, annealed=0, steps=60, seeds=2,
         )  # fmt: skip
     return Settings(
         "full", seed, threads,
         cells=tuple((n, k) for n in (256, 1024, 4096, 16384) for k in (8, 64, 512) if 2 * k <= n),
         seconds=10.0, mebibytes=2048.0, patience=2.0,
         n=1024, k=32,
-        tasks=possible(learning.TASKS), temperatures=4, annealed=1, steps=200, seeds=5,
-        conditions=possible(boosts.CONDITIONS), rules=tuple(boosts.RULES),
+        tasks=tasks, temperatures=4, annealed=1, steps=200, seeds=5,
     )  # fmt: skip
 
 
@@ -99,23 +91,12 @@ def studies(settings: Settings, data: Path | None) -> list[Experiment]:
             for temperature, annealed in learning_settings(name, settings.temperatures, settings.annealed):
                 run = partial(learning.measure, task, name, temperature, annealed, *training)
                 listed.append(Experiment(learning_name(task, name, temperature, annealed), slow * size, run))
-    for condition in settings.conditions:
-        for rule in settings.rules:
-            run = partial(boosts.measure, condition, rule, *training)
-            listed.append(Experiment(boost_name(condition, rule), 2.0 * size, run))
-    for rule in settings.rules:
-        listed.append(Experiment(f"stability {rule}", 0.2, partial(boosts.stability, rule, seed)))
     return listed
 
 
 def learning_name(task: str, name: str, temperature: float, annealed: bool) -> str:
     """Name the training with one setting of a method."""
     return f"learning {task}, {name}, {temperature}{', annealed' if annealed else ''}"
-
-
-def boost_name(condition: str, rule: str) -> str:
-    """Name the training with one boost."""
-    return f"boost {condition}, {rule}"
 
 
 # The fields of the rows of each kind of experiment.
@@ -135,8 +116,6 @@ FIELDS: dict[str, dict[str, type | UnionType]] = {
     "learning": {
         "task": str, "method": str, "temperature": float, "annealed": bool, "seed": int, "score": float,
     },
-    "boost": {"condition": str, "rule": str, "seed": int, "score": float},
-    "stability": {"rule": str, "field": str, "mean": float, "largest": float},
 }  # fmt: skip
 
 
@@ -150,6 +129,4 @@ def is_complete(name: str, rows: Rows) -> bool:
     if kind == "learning":
         parts = ("task", "method", "temperature", "annealed")
         return all(name == learning_name(*(row[part] for part in parts)) for row in rows)
-    if kind == "boost":
-        return all(name == boost_name(row["condition"], row["rule"]) for row in rows)
     return True

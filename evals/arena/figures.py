@@ -167,17 +167,6 @@ def pareto(results: Journal) -> Figure:
     return figure
 
 
-def boosts(results: Journal) -> Figure:
-    """Draw the mean score of each boost rule under each condition."""
-    figure = Figure(layout="constrained")
-    means = {
-        rule: {condition: statistics.fmean(each) for condition, each in by.items()}
-        for rule, by in claims.scores_by_rule(results).items()
-    }
-    heatmap(figure, figure.subplots(), means)
-    return figure
-
-
 FIGURES: dict[str, Callable[[Journal], Figure]] = {
     "cost": cost,
     "memory": memory,
@@ -185,5 +174,4 @@ FIGURES: dict[str, Callable[[Journal], Figure]] = {
     "scales": scales,
     "learning": learning,
     "pareto": pareto,
-    "boosts": boosts,
 }

@@ -65,10 +65,15 @@ def _knockout(scores: Tensor, k: int, temperature: float, hard: bool = False) ->
 def _gated_knockout(scores: Tensor, k: int, temperature: float) -> Selection:
     """Scale the slots of a tournament by twice the sigmoid of their blended scores."""
     selection = _knockout(scores, k, temperature)
+    return scaled(selection, 2.0 * torch.sigmoid(selection.scores))
+
+
+def scaled(selection: Selection, factor: Tensor) -> Selection:
+    """Scale the slots of a selection by a factor each (..., k)."""
     plan = selection._plan
     assert isinstance(plan, SparsePlan)
-    gate = 2.0 * torch.sigmoid(plan.score).unsqueeze(-1)
-    return Selection(replace(plan, weight=gate * plan.weight), selection.indices, selection.mask, selection.dtype)
+    weight = factor.unsqueeze(-1) * plan.weight
+    return Selection(replace(plan, weight=weight), selection.indices, selection.mask, selection.dtype)
 
 
 # Knockout's temperature is one over its boost; "knockout, hard" returns the hard choice, with the soft gradient.

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Callable
 from typing import Any
 
-from evals.arena.claims import findings, scores_by_rule, standings
+from evals.arena.claims import findings, standings
 from evals.arena.cost import MEASURED, TIME, WITHIN
 from evals.arena.fidelity import DISTRIBUTIONS
 from evals.arena.gradients import working_scales
@@ -86,18 +86,6 @@ def blocks(results: Journal) -> list[Block]:
         *[_learning_table(learned, task) for task in tasks],
         *[Text(f"Not measured without Fashion-MNIST: {name}.") for name in NEEDS_DATA if name not in tasks],
         Figure("learning", "Every method's best setting: mean, standard deviation, and every seed."),
-        Heading("The boost"),
-        Text(
-            "Mean score, and in brackets the lowest over seeds, of each rule for knockout's boost under each "
-            "condition: the tasks above, and planted with other initial weights, scales, precisions and sizes."
-        ),
-        _boost_table(results),
-        Figure("boosts", "Mean score of each rule under each condition."),
-        Text(
-            "Whether gradients blow up: the length of the gradient of the sum of the mean of k = 8 value rows, for "
-            "rows of 256 scores of several kinds; mean, and in brackets the largest of 16 rows."
-        ),
-        _stability_table(results.of("stability")),
         Heading("How it was measured"),
         provenance_table(results.header),
     ]
@@ -178,21 +166,3 @@ def _learning_table(rows: Rows, task: str) -> Table:
         mean = f"{statistics.fmean(each.scores):.3f}{spread}{' *' if each.better else ''}"
         table.append([each.method, METHODS[each.method].family, mean, f"{min(each.scores):.3f}", each.setting])
     return Table([task, "family", "score", "lowest", "temperature"], table, left=2)
-
-
-def _boost_table(results: Journal) -> Table:
-    found = scores_by_rule(results)
-    conditions = list(dict.fromkeys(condition for by in found.values() for condition in by))
-    rows = []
-    for rule, by in found.items():
-        every = [score for each in by.values() for score in each]
-        means = [f"{statistics.fmean(by[c]):.3f} ({min(by[c]):.2f})" if c in by else "" for c in conditions]
-        rows.append([rule, *means, f"{statistics.fmean(every):.3f}"])
-    return Table(["rule", *conditions, "mean"], rows, left=1)
-
-
-def _stability_table(rows: Rows) -> Table:
-    fields = list(dict.fromkeys(row["field"] for row in rows))
-    by = {(row["rule"], row["field"]): f"{row['mean']:.2g} ({row['largest']:.2g})" for row in rows}
-    rules = dict.fromkeys(row["rule"] for row in rows)
-    return Table(["rule", *fields], [[rule, *(by[rule, field] for field in fields)] for rule in rules], left=1)

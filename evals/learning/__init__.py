@@ -1,0 +1,1 @@
+"""Does a scorer learn through a method with nothing tuned? ``python -m evals learning``."""
