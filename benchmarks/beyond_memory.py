@@ -110,7 +110,7 @@ def run(cell: Cell, path: Path) -> Row:
     """Measure one selection with its gradient, and check both; an AssertionError if they are wrong."""
     small = torch.randn(K * 4, 8).numpy()
     chunk = checkpoint(torch.neg, torch.randn(K * 4, requires_grad=True), use_reentrant=False)
-    knockout.topk(small, [chunk], K).values.sum().backward()  # load all code
+    knockout.topk(small, [chunk], K, 4.0).values.sum().backward()  # load all code
     query = normalize(torch.randn(D, generator=torch.Generator().manual_seed(1)), dim=0).requires_grad_()
     upstream = torch.randn(K, D, generator=torch.Generator().manual_seed(2))
     values, read = np.memmap(path, np.float32, "r", shape=(cell.n, D)), [0]

@@ -30,9 +30,9 @@ class Length(Benchmark[int]):
 
     def check(self, cell: int) -> None:
         scores = _scores(cell)
-        found = knockout.select(scores, K)
+        found = knockout.select(scores, K, 4.0)
         with backends.force("reference"):
-            expected = knockout.select(scores, K)
+            expected = knockout.select(scores, K, 4.0)
         assert_close(found.indices, expected.indices)
         assert_close(found.scores, expected.scores)
 

@@ -77,7 +77,7 @@ def train(kind: str, k: int, seed: int, images: int, tested: int, data: Path, ke
     steps = max(1, images // BATCH)
     optimizer, rate = common.optimizer_for(model, RATE, steps)
     # Sharp after half of the steps: the selection is settled while the learning rate is still high enough to use it.
-    boost = Sharpen(model, max(1, steps // 2), start=1.0, end=4.0) if kind == "knockout" else None
+    boost = Sharpen(model, max(1, steps // 2)) if kind == "knockout" else None
     generator = torch.Generator().manual_seed(seed)
     order = torch.cat(
         [torch.randperm(len(training.images), generator=generator) for _ in range(1 + images // len(training.images))]

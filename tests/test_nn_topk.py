@@ -14,7 +14,7 @@ from torch import nn
 import knockout
 from knockout.boost import Adaptive, Fixed, Power, Relative
 from knockout.nn import TopK, evaluate_hard
-from tests.cases import randn
+from tests.cases import randn, separated
 from tests.nn_cases import DIM, pool, tokens
 
 
@@ -70,3 +70,51 @@ def test_boost_can_be_set_and_is_saved() -> None:
     assert torch.equal(other.select(scores).weights(), knockout.select(scores, 4, 0.25).weights())
     with pytest.raises(TypeError, match=r"boost must remain Relative, or be passed when .* made; got Fixed"):
         layer.boost = Fixed(3)
+
+
+def test_hard_choices_in_evaluation_are_the_true_top_k() -> None:
+    scores, values = torch.rand(2, 4096, generator=torch.Generator().manual_seed(0)), randn(2, 4096, 3)
+    mask = torch.rand(2, 4096, generator=torch.Generator().manual_seed(1)) < 0.9
+    for layer in (TopK(2, hard_eval=True), TopK(2, hard=True)):
+        layer.select(scores, mask)  # calibrates
+        out = layer.eval()(values, scores, mask)
+        expected = scores.masked_fill(~mask, -torch.inf).topk(2)
+        assert torch.equal(out.indices, expected.indices)
+        assert torch.equal(out.scores, expected.values)
+        assert torch.equal(out.values, values.gather(1, expected.indices.unsqueeze(-1).expand(-1, -1, 3)))
+    soft = knockout.select(scores, 2, mask=mask).indices
+    assert not torch.equal(soft, expected.indices)  # a soft tournament has other leaders
+
+
+@pytest.mark.parametrize("scale", [1.0, 2.0**20])
+def test_gates_mean_the_same_at_every_scale(scale: float) -> None:
+    scores, values = scale * randn(3, 40, dtype=torch.float32), randn(3, 40, 5, dtype=torch.float32)
+    layer, plain = TopK(4, gate=True), TopK(4)
+    out, ungated = layer(values, scores), plain(values, scores)
+    gates = 2 * torch.sigmoid((ungated.scores - scores.mean(dim=-1, keepdim=True)) / layer.unit)
+    torch.testing.assert_close(out.values, ungated.values * gates.unsqueeze(-1))
+    assert ((gates > 1) & (gates < 2)).float().mean() > 0.9
+    torch.testing.assert_close(plain.select(scores).gates(), gates)
+    hard = layer.eval()
+    hard.hard_eval = True
+    best, index = scores.topk(4)
+    gates = 2 * torch.sigmoid((best - scores.mean(dim=-1, keepdim=True)) / layer.unit)
+    chosen = values.gather(1, index.unsqueeze(-1).expand(-1, -1, 5))
+    torch.testing.assert_close(hard(values, scores).values, chosen * gates.unsqueeze(-1))
+    assert "gate=True" in repr(layer)
+
+
+def test_gates_leave_out_what_is_masked_and_are_one_for_equal_scores() -> None:
+    scores, mask = randn(2, 12), torch.arange(12) < 7
+    one = knockout.select(scores, 3, mask=mask).gates()
+    torch.testing.assert_close(one, knockout.select(scores[:, :7], 3).gates())
+    assert knockout.select(torch.full((9,), 5.0), 2).gates().tolist() == [1.0, 1.0]
+    scores[0, 3] = float("nan")
+    assert knockout.select(scores, 3).gates().isnan().any(dim=-1).tolist() == [True, False]
+    with pytest.raises(ValueError, match="gates need the scores"):
+        knockout.methods.hard(scores, 3).gates()
+
+
+def test_gates_have_a_gradient() -> None:
+    scores = separated(2, 12).requires_grad_()
+    assert torch.autograd.gradcheck(lambda x: knockout.select(x, 3, 1.0).gates(), (scores,))

@@ -52,7 +52,7 @@ def rounds(axis: Axes) -> None:
     x = [rounds_of(n, k) for n in sizes]
     lines = [
         ("here, Relative(16)", [sharp[n, k] for n in sizes], BLUE, "-", "s"),
-        ("here, Relative(4), the default", [default[n, k] for n in sizes], BLUE, "-", "o"),
+        ("here, Relative(4)", [default[n, k] for n in sizes], BLUE, "-", "o"),
         ("published: halving, Power(20)", [theirs["halving", n, k].nccs for n in sizes], ORANGE, "--", "^"),
         ("published: iterative softmax", [theirs["iterative", n, k].nccs for n in sizes], GREY, ":", "x"),
     ]

@@ -33,7 +33,7 @@ METHODS: dict[str, Method] = {
     "halving": lambda values, scores, k: knockout.topk(values, scores, k, Power(20)).values,
     "iterative": lambda values, scores, k: knockout.methods.iterative(scores, k, peaked=False, alpha=2.0).apply(values),
     "iterative, peaked": lambda values, scores, k: knockout.methods.iterative(scores, k, alpha=2.0).apply(values),
-    "Relative(4)": lambda values, scores, k: knockout.topk(values, scores, k).values,
+    "Relative(4)": lambda values, scores, k: knockout.topk(values, scores, k, Relative(4)).values,
     "Relative(16)": lambda values, scores, k: knockout.topk(values, scores, k, Relative(16)).values,
     "Fixed(100)": lambda values, scores, k: knockout.topk(values, scores, k, Fixed(100)).values,
     "round by round": lambda values, scores, k: round_by_round(values, scores, k, Power(20)),

@@ -170,7 +170,7 @@ class Adaptive(Boost):
         limits = torch.finfo(scale.dtype)
         before, width, spread = scale.split(1, dim=-1)
         count = pairs.real.sum(dim=-1, keepdim=True)
-        # A spread that is not a normal number counts as 0: all scores are equal, and so is the mean gap 0.
+        # A spread that is not a normal number counts as 0, as if all scores were equal.
         spreads = spread >= limits.tiny
         mean = width * (_mean_gap(*_without_widest(pairs, count)) / torch.where(spreads, spread, 1.0))
         mean = torch.where(spreads, mean.clamp(max=limits.max), 0.0)

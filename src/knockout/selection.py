@@ -108,12 +108,12 @@ class Selection:
     def __matmul__(self, values: Tensor | RowSource) -> Tensor:
         return self.apply(values)
 
-    def gates(self) -> Tensor:
+    def gates(self, unit: float | Tensor | None = None) -> Tensor:
         """A factor from 0 to 2 for each slot (..., k): how far its score is above the mean of its row, as 2 sigmoid.
 
         Multiply the values by them, and the next layer sees how sure the choice was; a slot that it does not want can
-        be turned down. Scores count in units of the boost, so that gates mean the same at every scale. If all scores
-        are equal they are 1.
+        be turned down. Scores count in units, by default those of the boost, so that gates mean the same at every
+        scale. If all scores are equal they are 1.
 
         >>> import torch, knockout
         >>> picked = knockout.select(torch.tensor([0.1, 2.0, 0.3, 1.5]), k=2, boost=4.0)
@@ -130,7 +130,7 @@ class Selection:
         score, active, valid = candidates(scores, mask)
         count = active.sum(dim=-1, keepdim=True).clamp(min=1)
         mean = torch.where(active, score / count, 0.0).sum(dim=-1, keepdim=True)
-        unit = getattr(boost, "unit", 1.0)
+        unit = getattr(boost, "unit", 1.0) if unit is None else unit
         unit = unit.detach().to(mean) if isinstance(unit, Tensor) else unit
         gates = 2.0 * torch.sigmoid((self._checked_plan().scores() - mean) / unit)
         return invalidate(gates, valid).to(self.dtype)

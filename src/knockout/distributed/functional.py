@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from knockout.boost import Base, Boost, Fixed, Power, Relative, as_boost
+from knockout.boost import Boost, as_boost
 from knockout.checks import (
     check_choice,
     check_flag,
@@ -27,6 +27,7 @@ from knockout.distributed.ranks import Ranks
 from knockout.distributed.selection import DistributedSelection
 from knockout.distributed.tournament import tournament
 from knockout.functional import Order, TopKResult
+from knockout.ops.boost_code import KINDS
 from knockout.ops.choice import choose
 from knockout.plan import SparsePlan
 from knockout.rows.sources import RowSource, check_source, reader_of
@@ -179,7 +180,7 @@ class _Arguments(NamedTuple):
 
 def _describe(boost: Boost) -> str:
     """The boost as text, the same for equal numbers of different types, as 4, 4.0 and a tensor."""
-    if type(boost) not in (Relative, Fixed, Base, Power):
+    if type(boost) not in KINDS:
         return repr(boost)
     numbers = ", ".join(f"{field.name}={float(getattr(boost, field.name))}" for field in fields(boost))  # type: ignore[arg-type]
     return f"{type(boost).__name__}({numbers})"

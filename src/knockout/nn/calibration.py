@@ -43,8 +43,8 @@ def measured_unit(scores: Tensor, mask: Tensor | None, dtype: torch.dtype) -> Te
 
     It is ``MULTIPLE`` times the mean distance of the active candidates of a row from their median, averaged over rows,
     in which outliers count only in part. (For normal scores that is the spread as ``Adaptive`` has it, but it takes no
-    sort.) Rows with fewer than two active candidates, or with a NaN or +inf, are left out; if none is left, the unit is 0. If
-    the spread is 0, it is that of the default boost. No number is fetched from the device.
+    sort.) Rows with fewer than two active candidates, or with a NaN or +inf, are left out; if none is left, the unit is
+    0. If the spread is 0, it is that of the default boost. No number is fetched from the device.
     """
     with torch.no_grad():
         score, active, valid = candidates(scores, mask)

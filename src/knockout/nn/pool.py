@@ -63,7 +63,7 @@ class TokenPool(nn.Module):
         order: the order of the slots: "position", that of the sequence, or "score".
         keep: how many tokens at the front are always kept, unchanged: 1 for a class token.
         hard: straight-through in training: hard choices forward, soft gradients backward.
-        hard_eval: whether choices are hard in evaluation mode; None: as in training.
+        hard_eval: whether choices are hard in evaluation mode, the true top k; None: as in training.
         gate: whether to multiply the tokens by ``Selection.gates``: the next layer then sees how sure the choice was.
     """
 

@@ -21,6 +21,9 @@ from knockout.rows import RowSource
 from knockout.selection import Selection
 from knockout.torch_private import is_transforming
 
+# For hard choices in evaluation: the leaders of a soft tournament need not be the true top k.
+SHARPEST = Relative(1e30, unit=1e-30)
+
 
 class TopK(nn.Module):
     """``knockout.topk`` as a module.
@@ -63,7 +66,8 @@ class TopK(nn.Module):
             boost is measured: ``Adaptive(c, unit)`` keeps its unit.
         order: the order of the slots, "score" or "position".
         hard: straight-through in training: hard choices forward, soft gradients backward.
-        hard_eval: whether choices are hard in evaluation mode; None: as in training.
+        hard_eval: whether choices are hard in evaluation mode; None: as in training. They are then the true top k, as
+            of ``torch.topk``, and the scores get no gradient.
         gate: whether to multiply the values by ``Selection.gates``: the next layer then sees how sure the choice was.
     """
 
@@ -154,7 +158,8 @@ class TopK(nn.Module):
         if self._may_measure(scores):
             check_scores(scores, k, mask)
             self._measure(scores, mask)
-        selection = select(scores, k, self.boost, mask, self.order, hard)
+        boost = SHARPEST if hard and not self.training else self.boost
+        selection = select(scores, k, boost, mask, self.order, hard)
         if self.training:
             remember(self, selection)  # for knockout.report
         return selection
@@ -185,7 +190,9 @@ class TopK(nn.Module):
     def pick(self, picked: Selection, values: Tensor | RowSource) -> Tensor:
         """A selection applied to values (..., n, d), with gates if the layer has them: (..., k, d)."""
         out = picked.apply(values)
-        return out * picked.gates().unsqueeze(-1).to(out.dtype) if self.gate else out
+        if not self.gate:
+            return out
+        return out * picked.gates(getattr(self.boost, "unit", None)).unsqueeze(-1).to(out.dtype)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> TopK:
         unit = self._buffers.get("unit")
