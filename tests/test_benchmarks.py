@@ -170,7 +170,7 @@ def test_a_backend_that_is_not_used(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize("size", [Size(2, 21, 4, 3), Size(3, 64, 4, 2), Size(1, 5, 5, 2)])
 def test_padding_is_not_scattered_out_of_bounds(size: Size) -> None:
     """Slots with fewer members than the fullest are filled up with padding, member n, where n - 1 is the last row."""
-    member, _ = common.sparse(knockout.select(common.draw(size)[1], size.k))
+    member, _ = common.sparse(knockout.select(common.draw(size)[1], size.k, 4.0))
     assert (member == size.n).any() == (size.n > size.k)
     gather.BENCHMARK.check(size)
 

@@ -14,7 +14,7 @@ from evals.command import main
 from evals.learning import conditions, contestants, experiments
 from evals.learning.claims import Outcome, findings
 from evals.learning.conditions import CONDITIONS
-from evals.learning.contestants import DEFAULTS, OURS, PLAIN, RIVALS, RULES, TUNED
+from evals.learning.contestants import DEFAULTS, OURS, PLAIN, RIVALS, TUNED
 from evals.learning.figures import FIGURES
 from evals.learning.report import report
 from evals.learning.stability import stability
@@ -217,7 +217,8 @@ def test_a_layer_is_new_in_every_run_and_knows_when_it_is_evaluated() -> None:
 def test_the_program_begins_with_ours_and_defaults() -> None:
     settings = experiments.settings_for(False, 0, 1, True)
     names = [each.name for each in experiments.experiments(settings, None)]
-    assert len(names) == len(set(names)) == len(OURS) + len(CONDITIONS) * (len(DEFAULTS) + len(TUNED))
+    slow = sum(len(each) for each in conditions.SLOW.values())
+    assert len(names) == len(set(names)) == len(OURS) + len(CONDITIONS) * (len(DEFAULTS) + len(TUNED)) - slow
     assert [", tuned" in name for name in names] == sorted(", tuned" in name for name in names)
     assert not set(settings.seeds) & set(settings.chosen_by)
     assert settings.seeds == tuple(range(200, 210))
@@ -243,7 +244,9 @@ def test_without_scikit_learn_its_tables_are_left_out(monkeypatch: pytest.Monkey
 
 
 def test_no_scores_blow_the_gradient_up() -> None:
-    for name in RULES:
+    for name in OURS:
+        if name.startswith("layer"):  # it takes tiny scores for its scale: their gradient is as large as that is small
+            continue
         rows = stability(name)
         assert max(row["largest"] for row in rows) < 200
         assert min(row["mean"] for row in rows) > 0

@@ -11,6 +11,7 @@ import torch
 
 from benchmarks.common import in_new_process
 from evals.arena.report import report as arena_report
+from evals.learning.report import report as learning_report
 from evals.reproduce.report import report as reproduction_report
 from harness.command import UsageError, run_command
 from harness.journal import Journal, JournalError
@@ -18,6 +19,11 @@ from harness.memory import limited, peak_resident, reset_peak_resident
 from harness.timing import interleaved, median
 
 DOCS = Path(__file__).parent.parent / "docs"
+REPORTS: dict[str, Callable[[Journal], str]] = {
+    "reproduction": reproduction_report,
+    "arena": arena_report,
+    "learning": learning_report,
+}
 
 
 def test_calls_are_interleaved() -> None:
@@ -56,6 +62,6 @@ def test_exit_codes(error: BaseException, code: int, capsys: pytest.CaptureFixtu
     assert run_command("name", lambda: None) == 0
 
 
-@pytest.mark.parametrize(("folder", "report"), [("reproduction", reproduction_report), ("arena", arena_report)])
+@pytest.mark.parametrize(("folder", "report"), REPORTS.items())
 def test_committed_reports_are_those_of_the_committed_results(folder: str, report: Callable[[Journal], str]) -> None:
     assert report(Journal.read(DOCS / folder / "results.jsonl")) == (DOCS / folder / "report.md").read_text()

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import io
+import warnings
 from typing import Any
 
 import pytest
@@ -118,3 +119,53 @@ def test_gates_leave_out_what_is_masked_and_are_one_for_equal_scores() -> None:
 def test_gates_have_a_gradient() -> None:
     scores = separated(2, 12).requires_grad_()
     assert torch.autograd.gradcheck(lambda x: knockout.select(x, 3, 1.0).gates(), (scores,))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
+def test_hard_choices_in_evaluation_are_exact_beside_huge_scores(dtype: torch.dtype) -> None:
+    scores = randn(50, 27).to(dtype)
+    scores[:, 3], scores[:25, 5] = torch.finfo(dtype).min, torch.finfo(dtype).max / 2
+    expected = scores.double().sort(dim=-1, descending=True, stable=True).indices[:, :6]
+    for scale in (1.0, 1e-20):
+        changed = torch.where(scores.abs() > 1e10, scores, scale * scores)
+        assert torch.equal(TopK(6, hard_eval=True).eval().select(changed).indices, expected)
+
+
+def test_hard_evaluation_builds_no_graph_and_warns_of_nothing() -> None:
+    made, x = pool(k=3), tokens(4, 20).requires_grad_()
+    with warnings.catch_warnings(), evaluate_hard(made.eval()):
+        warnings.simplefilter("error")
+        for _ in range(4):
+            out = made(x)
+    assert not out.scores.requires_grad
+    assert out.x.requires_grad  # the values still have one
+
+
+def test_gates_are_exact() -> None:
+    for number in (1e8, 3.3e6, 1e20, -7.7):
+        assert knockout.select(torch.full((7,), number), 3).gates().tolist() == [1.0] * 3
+    scores, mask = randn(20, 53, dtype=torch.float32), torch.rand(53, generator=torch.Generator().manual_seed(0)) < 0.6
+    one, other = knockout.select(scores, 8, mask=mask).gates(), knockout.select(scores[:, mask], 8).gates()
+    assert torch.equal(one, other)
+    order = torch.randperm(53, generator=torch.Generator().manual_seed(1))
+    assert torch.equal(knockout.select(scores, 8).gates(), knockout.select(scores[:, order], 8).gates())
+    assert knockout.select(torch.tensor([5.0, 4.0]), 2, mask=torch.tensor([True, False])).gates().tolist() == [1.0, 1.0]
+    layer = TopK(2, hard_eval=True, gate=True)
+    layer(scores.unsqueeze(-1), scores)
+    layer.eval()
+    torch.testing.assert_close(layer(torch.ones(20, 53, 1), scores).values.squeeze(-1), layer.select(scores).gates())
+
+
+@pytest.mark.parametrize("unit", [0.0, -1.0, float("nan"), True, "x", torch.tensor(0.0), torch.ones(2)])
+def test_bad_units_of_gates(unit: Any) -> None:
+    with pytest.raises((TypeError, ValueError), match="unit must be"):
+        knockout.select(randn(9), 2).gates(unit)
+
+
+def test_bad_models_and_masks() -> None:
+    with pytest.raises(ValueError, match=r"model must contain a knockout\.nn\.TopK"), evaluate_hard(nn.Linear(2, 2)):
+        pass
+    with pytest.raises(TypeError, match=r"model must be an nn\.Module; got int"), evaluate_hard(3):
+        pass
+    with pytest.raises(ValueError, match="mask must come with scores"):
+        TopK(2).calibrate(mask=torch.ones(3, dtype=torch.bool))

@@ -32,7 +32,7 @@ constant = Recipe(decay=False)
 # Rates, steps and sizes were chosen by seeds 0 to 2, so that lapsum, gated or straight-through learn at some setting.
 CONDITIONS: dict[str, Condition] = {
     "planted": Condition(planted),
-    "planted 1 of 4096": Condition(partial(planted, n=4096, k=1, batch=8, features=16), steps=400),
+    "planted 1 of 4096": Condition(partial(planted, n=4096, k=1, batch=8, features=16), steps=800),
     "planted 16 of 2048": Condition(partial(planted, n=2048, k=16, batch=4)),
     "planted 4 of 512": Condition(partial(planted, n=512, k=4)),
     "planted 64 of 256": Condition(partial(planted, k=64, batch=8)),

@@ -142,8 +142,8 @@ class Adaptive(Boost):
     >>> scores = torch.tensor([3.0, 2.5, 1.0, 0.0])
     >>> for unit in (0.2, 20.0):
     ...     knockout.select(scores, k=1, boost=knockout.boost.Adaptive(c=2, unit=unit)).weights()
-    tensor([[...]])
-    tensor([[...]])
+    tensor([[0.8792, 0.1172, 0.0036, 0.0000]])
+    tensor([[0.3675, 0.2847, 0.1892, 0.1587]])
 
     c and unit may be tensors, as c of ``Relative``. The layers of ``knockout.nn`` measure their unit by themselves.
     """

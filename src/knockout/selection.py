@@ -11,8 +11,9 @@ from torch import Tensor
 
 from knockout.boost import Boost
 from knockout.candidates import candidates, invalidate
-from knockout.checks import check_values
+from knockout.checks import check_sharpness, check_values
 from knockout.dtypes import computing_dtype
+from knockout.ops.reference.exact import exact_sum
 from knockout.plan import Plan
 from knockout.rows.gather import Progress
 from knockout.rows.sources import RowSource, check_source
@@ -113,7 +114,7 @@ class Selection:
 
         Multiply the values by them, and the next layer sees how sure the choice was; a slot that it does not want can
         be turned down. Scores count in units, by default those of the boost, so that gates mean the same at every
-        scale. If all scores are equal they are 1.
+        scale. If all scores are equal they are 1, and in an empty slot too.
 
         >>> import torch, knockout
         >>> picked = knockout.select(torch.tensor([0.1, 2.0, 0.3, 1.5]), k=2, boost=4.0)
@@ -123,17 +124,22 @@ class Selection:
         """
         if self._origin is None:
             raise ValueError(
-                "gates need the scores that were selected from, which only a Selection of knockout.select has, not one "
-                "of knockout.methods, or one that was returned from a transform"
+                "gates need the scores that were selected from, which only a Selection of knockout.select has: not one "
+                "of knockout.methods, of knockout.distributed, or one that was returned from a transform"
             )
         scores, mask, boost = self._origin
-        score, active, valid = candidates(scores, mask)
-        count = active.sum(dim=-1, keepdim=True).clamp(min=1)
-        mean = torch.where(active, score / count, 0.0).sum(dim=-1, keepdim=True)
+        if unit is not None:
+            check_sharpness(unit, "unit")
         unit = getattr(boost, "unit", 1.0) if unit is None else unit
-        unit = unit.detach().to(mean) if isinstance(unit, Tensor) else unit
-        gates = 2.0 * torch.sigmoid((self._checked_plan().scores() - mean) / unit)
-        return invalidate(gates, valid).to(self.dtype)
+        score, active, valid = candidates(scores, mask)
+        # The mean as a distance from the best score: exact if all are equal, and the same in any order.
+        count = active.sum(dim=-1, keepdim=True)
+        best = torch.where(active, score, -torch.inf).amax(dim=-1, keepdim=True).detach()
+        wide = score if score.device.type == "mps" else score.double()
+        below = exact_sum(torch.where(active, best - wide, 0.0), count) / count.clamp(min=1)
+        unit = unit.detach().to(below) if isinstance(unit, Tensor) else unit
+        gates = 2.0 * torch.sigmoid((self._checked_plan().scores().to(below) - best + below) / unit)
+        return invalidate(torch.where(self.mask, gates, 1.0), valid).to(self.dtype)
 
     def weights(self) -> Tensor:
         """Dense weights (..., k, n): ``weights() @ values`` is ``apply(values)``. Rows sum to 1, of empty slots to 0.

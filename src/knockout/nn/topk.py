@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -21,8 +22,9 @@ from knockout.rows import RowSource
 from knockout.selection import Selection
 from knockout.torch_private import is_transforming
 
-# For hard choices in evaluation: the leaders of a soft tournament need not be the true top k.
-SHARPEST = Relative(1e30, unit=1e-30)
+# For hard choices in evaluation: the leaders of a soft tournament need not be the true top k. So sharp that every pair
+# is decided whose scores differ by more than the smallest normal number, whatever other scores there are.
+SHARPEST = Fixed(sys.float_info.max, alpha=2.0)
 
 
 class TopK(nn.Module):
@@ -136,6 +138,8 @@ class TopK(nn.Module):
         if not isinstance(self._boost, Adaptive):
             raise TypeError(f"only the unit of an Adaptive boost, the default, can be measured; got {self.boost!r}")
         if scores is None:
+            if mask is not None:
+                raise ValueError("mask must come with scores; got a mask alone. To measure again: calibrate()")
             self.unit.zero_()
             return
         if not isinstance(scores, Tensor):
@@ -158,8 +162,12 @@ class TopK(nn.Module):
         if self._may_measure(scores):
             check_scores(scores, k, mask)
             self._measure(scores, mask)
-        boost = SHARPEST if hard and not self.training else self.boost
-        selection = select(scores, k, boost, mask, self.order, hard)
+        if hard and not self.training:
+            selection = select(scores.detach(), k, SHARPEST, mask, self.order, hard)
+            assert selection._origin is not None
+            selection._origin = selection._origin._replace(boost=self.boost)  # whose unit gates take
+            return selection
+        selection = select(scores, k, self.boost, mask, self.order, hard)
         if self.training:
             remember(self, selection)  # for knockout.report
         return selection
@@ -192,7 +200,7 @@ class TopK(nn.Module):
         out = picked.apply(values)
         if not self.gate:
             return out
-        return out * picked.gates(getattr(self.boost, "unit", None)).unsqueeze(-1).to(out.dtype)
+        return out * picked.gates().unsqueeze(-1).to(out.dtype)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> TopK:
         unit = self._buffers.get("unit")
@@ -247,7 +255,14 @@ def evaluate_hard(model: nn.Module, hard: bool = True) -> Iterator[None]:
     >>> gap = (pool(x).x - hard).norm() / hard.norm()  # how far the soft result is from the hard one
     """
     check_flag(hard, "hard")
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model must be an nn.Module; got {type(model).__name__}")
     layers = topk_layers(model)
+    if not layers:
+        raise ValueError(
+            f"model must contain a knockout.nn.TopK or TokenPool to choose hard; "
+            f"got a {type(model).__name__} without one"
+        )
     before = [layer.hard_eval for layer in layers]
     for layer in layers:
         layer.hard_eval = hard
