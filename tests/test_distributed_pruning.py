@@ -104,7 +104,7 @@ def bytes_sent(rank: int, n: int, d: int, k: int) -> dict[str, int]:
     scores = torch.rand(n, generator=generator).requires_grad_()
     values = torch.rand(n, d, generator=generator).requires_grad_()
     with distributed.traffic() as traffic:
-        distributed.topk(values, scores, k, group=GROUPS[4]).values.sum().backward()
+        distributed.topk(values, scores, k, 4.0, group=GROUPS[4]).values.sum().backward()
     assert traffic.total == sum(traffic.sent.values())
     return dict(traffic.sent)
 

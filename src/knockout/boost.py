@@ -127,7 +127,7 @@ class Relative(Boost):
 
 @dataclass(frozen=True, repr=False)
 class Adaptive(Boost):
-    """``t = c / rounds * h * (a - b) / s``: all rounds equally soft, and sharper as the scores spread. To learn.
+    """``t = c / rounds * h * (a - b) / s``: all rounds equally soft, and sharper as the scores spread: it learns.
 
     ``s`` is the mean gap of the round's pairs, without the widest eighth of them, so that outliers do not count, but at
     least half of that of the round before. ``h`` rises slowly with the spread g of the row's scores, from 1/3 to 3, and
@@ -135,7 +135,7 @@ class Adaptive(Boost):
     noise is not amplified. The spread is such a mean gap too, if all candidates were paired, the best with the worst.
 
     So c is how sharp the choice is over all rounds together, however many there are. A candidate that loses early in a
-    long tournament is as well heard of as one that loses late, and a scorer sets the sharpness by itself, by how far it
+    long tournament gets as much gradient as one that loses late. A scorer sets the sharpness by itself, by how far it
     spreads its scores.
 
     >>> import torch, knockout

@@ -69,19 +69,23 @@ def topk(
             scores, an iterable of tensors (..., n_i) that are joined in their order; gradients reach each chunk.
         k: how many to select, 1 <= k <= n. Or a fraction between 0 and 1 of the active candidates of each row, rounded
             up. The result has slots for that fraction of all n; those that a row does not fill are empty.
-        boost: how decisively the better of a pair wins. To train, leave it out, if the scores spread by about 0.1 to
-            10: the default, ``boost.Adaptive(2, 1.5)``, is soft and gives most candidates a gradient. At other scales
-            use a layer of ``knockout.nn``, which measures the scale. To choose sharply, pass a number c, which means
-            ``boost.Relative(c)``: with 4, most of a slot is its leader, for scores that spread by 1 or more.
+        boost: how decisively the better of a pair wins. To train, use the layers of ``knockout.nn`` with nothing set:
+            they measure the scale of the scores. Or leave the boost out, for scores whose spread is about 0.1 to 10
+            (the mean gap between their better and their worse half without the widest eighth of the gaps, about 1.3
+            standard deviations for normal scores): the default, ``boost.Adaptive(2, 1.5)``, is soft and gives most
+            candidates a gradient. To choose sharply, pass a number c, which means ``boost.Relative(c)``: with 4, most
+            of a slot is its leader, for scores whose spread is 1 or more. For exactly the top k in evaluation:
+            ``hard_eval=True`` of the layers, or ``knockout.methods.hard``.
         mask: (..., n) bool, False for inactive candidates: the result is that without them. A score of -inf means the
             same. A large negative score, such as -1e9, does not: that candidate is active, and sets the scale.
         order: how slots are ordered: by "score", or by "position", the index of the leader, for sequences.
-        hard: do not train with it if k is a small part of n, or if the scorer starts from nothing: train softly, and
-            choose hard in evaluation (``hard_eval=True`` of the layers). It is straight-through: the leaders' values
-            and scores unchanged in the forward pass, the soft gradients in the backward pass. Leaders win all their
-            pairs. They are the true top k, unless the selection is so soft that a blend overtakes a better candidate.
-            With the default boost that happens, mostly where scores spread by less than 1. ``methods.hard`` is always
-            the true top k.
+        hard: do not use it to train if k is a small part of n or the scorer starts from nothing, nor by itself to
+            choose exactly the top k: for that, in evaluation, ``hard_eval=True`` of the layers, or
+            ``knockout.methods.hard``. It is straight-through: the leaders' values and scores unchanged in the forward
+            pass, the soft gradients in the backward pass. Leaders win all their pairs. They are the true top k, unless
+            the selection is so soft that a blend overtakes a better candidate. With the default boost that happens,
+            mostly where the spread of the scores is less than 1: of uniform scores, with 2 of 1024, one leader in nine
+            is in the top k.
     """
     if not isinstance(scores, Tensor):
         scores = join_scores(scores)

@@ -50,8 +50,8 @@ class TokenPool(nn.Module):
 
     The hard equivalent is to gather ``torch.topk(scorer(x), k).indices`` from x; its scorer gets no gradient.
 
-    The result for a sequence does not depend on its padding, which may hold anything. A sequence of k tokens or fewer
-    passes unchanged.
+    The result for a sequence does not depend on its padding, which may hold anything. Without gates, a sequence of k
+    tokens or fewer passes unchanged.
 
     Args:
         dim: the dimension of the tokens.
@@ -63,7 +63,8 @@ class TokenPool(nn.Module):
         order: the order of the slots: "position", that of the sequence, or "score".
         keep: how many tokens at the front are always kept, unchanged: 1 for a class token.
         hard: straight-through in training: hard choices forward, soft gradients backward.
-        hard_eval: whether choices are hard in evaluation mode, the true top k; None: as in training.
+        hard_eval: whether choices are hard in evaluation mode; None: as in training. They are then the true top k, as
+            of ``torch.topk``, and the scores get no gradient. Training may pass on other tokens.
         gate: whether to multiply the tokens by ``Selection.gates``: the next layer then sees how sure the choice was.
     """
 
