@@ -163,7 +163,7 @@ def test_bad_units_of_gates(unit: Any) -> None:
 
 
 def test_bad_models_and_masks() -> None:
-    with pytest.raises(ValueError, match=r"model must contain a knockout\.nn\.TopK"), evaluate_hard(nn.Linear(2, 2)):
+    with evaluate_hard(nn.Linear(2, 2)):  # nothing to do
         pass
     with pytest.raises(TypeError, match=r"model must be an nn\.Module; got int"), evaluate_hard(3):
         pass

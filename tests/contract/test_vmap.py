@@ -108,5 +108,5 @@ def test_a_c_of_a_boost_for_each_row(backend: str) -> None:
     if backend == "reference":
         same_bits(torch.vmap(select)(numbers), torch.stack([select(c) for c in numbers]))
     else:
-        with pytest.raises(NotImplementedError, match="one c of a boost for all rows"):
+        with pytest.raises(NotImplementedError, match="one c and one unit of a boost for all rows"):
             torch.vmap(select)(numbers)

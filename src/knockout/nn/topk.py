@@ -243,7 +243,7 @@ def topk_layers(model: nn.Module) -> list[TopK]:
 
 @contextmanager
 def evaluate_hard(model: nn.Module, hard: bool = True) -> Iterator[None]:
-    """Make all selections of a model hard (or soft) in evaluation mode, within a ``with`` block.
+    """Make all selections of a model hard (or soft) in evaluation mode, within a ``with`` block; it may have none.
 
     To measure what hard choices cost after soft training, evaluate twice:
 
@@ -258,11 +258,6 @@ def evaluate_hard(model: nn.Module, hard: bool = True) -> Iterator[None]:
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be an nn.Module; got {type(model).__name__}")
     layers = topk_layers(model)
-    if not layers:
-        raise ValueError(
-            f"model must contain a knockout.nn.TopK or TokenPool to choose hard; "
-            f"got a {type(model).__name__} without one"
-        )
     before = [layer.hard_eval for layer in layers]
     for layer in layers:
         layer.hard_eval = hard
