@@ -268,10 +268,10 @@ def begin(*arguments: str) -> subprocess.Popen[str]:
 
 def end(process: subprocess.Popen[str], with_signal: signal.Signals | None = None) -> tuple[int, str]:
     """Wait for the end of a process, sending it a signal first if there is one; return its code and errors."""
-    for each in [with_signal] * 200 if with_signal else []:
+    for each in [with_signal] * 30 if with_signal else []:
         process.send_signal(each)  # once more if it came where Python can only print it, as in a callback
         with suppress(subprocess.TimeoutExpired):
-            process.wait(timeout=0.3)
+            process.wait(timeout=3)
             break
     _, said = process.communicate(timeout=60)
     return process.returncode, said
