@@ -107,7 +107,7 @@ def test_what_a_schedule_needs() -> None:
         Sharpen(TopK(4, Power(20)), 10)
     with pytest.raises(ValueError, match="steps must be at least 1; got 0"):
         Sharpen(TopK(4), 0)
-    for hold in (2.0, "x"):
+    for hold in (2.0, "x", True):
         with pytest.raises(ValueError, match="hold must be a number from 0 to 1"):
             Sharpen(TopK(4), 10, hold=hold)
     with pytest.raises(TypeError, match=r"model must be an nn\.Module; got list"):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-import warnings
 from collections.abc import Iterator
 from itertools import chain, repeat
 
@@ -12,6 +10,7 @@ from torch import Tensor
 
 from knockout.boost import Boost
 from knockout.torch_private import is_transforming
+from knockout.warning import warn_user
 
 _warned = False
 
@@ -56,14 +55,10 @@ def _count(scores: Tensor, mask: Tensor | None, member: Tensor, filled: Tensor, 
 
 
 def _warn(rows: int, without: int, boost: Boost) -> None:
-    level, frame = 1, sys._getframe(0)
-    while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] in ("knockout", "torch"):
-        level, frame = level + 1, frame.f_back  # past layers too, which torch calls: to the user's own line
-    warnings.warn(
+    warn_user(
         f"knockout gives no gradient to {without} of {rows} rows ({without / rows:.0%}): all their pairs are decided, "
         f"because boost={boost!r} is too sharp for scores that spread this far. A scorer learns nothing from them. "
         f"Leave boost out or pass a lower one, bring the scores to a spread between 0.1 and 10, or use a layer of "
         f"knockout.nn, which calibrates itself: see docs/troubleshooting.md. If the choice is meant to be that sharp: "
-        f"warnings.filterwarnings('ignore', message='knockout gives no gradient')",
-        stacklevel=level,
+        f"warnings.filterwarnings('ignore', message='knockout gives no gradient')"
     )

@@ -171,7 +171,7 @@ class Sharpen(_StartToEnd):
     def __init__(
         self, model: nn.Module, steps: int, start: float | None = None, end: float | None = None, hold: float = 0.5
     ) -> None:
-        if not isinstance(hold, (int, float)) or not 0 <= hold <= 1:
+        if isinstance(hold, bool) or not isinstance(hold, (int, float)) or not 0 <= hold <= 1:
             raise ValueError(f"hold must be a number from 0 to 1, a part of the steps; got {hold!r}")
         self.hold = hold
         super().__init__(model, steps, start, end)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -16,6 +14,7 @@ from knockout.checks import check_choice
 from knockout.ops.backend import Backend
 from knockout.ops.cpu.backend import CPU
 from knockout.ops.reference.backend import Reference
+from knockout.warning import warn_user
 
 BACKENDS: dict[str, Backend] = {backend.name: backend for backend in (Reference(), CPU())}
 NAMES = tuple(BACKENDS)
@@ -65,14 +64,10 @@ def _warn() -> None:
     if torch.compiler.is_compiling():
         return
     _warned = True
-    level, frame = 2, sys._getframe(1)
-    while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] == "knockout":
-        level, frame = level + 1, frame.f_back  # to the first line that is not the library's own
     if reason := BACKENDS["cpu"].why_not():
-        warnings.warn(
+        warn_user(
             f"knockout runs in plain PyTorch, much slower than with its CPU kernels: {reason} To silence this, set "
-            f"KNOCKOUT_BACKEND=reference",
-            stacklevel=level - 1,
+            f"KNOCKOUT_BACKEND=reference"
         )
 
 
