@@ -85,6 +85,10 @@ class Watch(TorchDispatchMode):
         return out
 
 
+# Where the operators of the backends that have any are, in torch.ops.
+NAMESPACES = {"cpu": "knockout", "triton": "knockout_triton"}
+
+
 class RecordOperators(TorchDispatchMode):
     """Notes every call of an operator of the library: which, its arguments, its results."""
 
@@ -94,12 +98,12 @@ class RecordOperators(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
-        if func.namespace == "knockout":
+        if func.namespace in NAMESPACES.values():
             self.calls.append((func, args, out if isinstance(out, tuple) else (out,)))
         return out
 
     def names(self) -> list[str]:
-        """The operators in the order of their calls, without ``torch.ops.knockout``."""
+        """The operators in the order of their calls, without ``torch.ops`` and the namespace."""
         return [func._opname for func, *_ in self.calls]
 
 

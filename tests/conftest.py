@@ -6,7 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.interpreter import use_interpreter
 from tests.process_group import MAX_RANKS, Workers
+
+use_interpreter()
 
 
 @pytest.fixture(scope="session")

@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -25,6 +26,9 @@ from tests.cases import RecordOperators, randn, run_python, same_bits, separated
 from tests.contract.cases import CASES, run
 from tests.contract.test_opcheck import FEW, calls_of, check_operator
 
+# Triton's kernels run in its interpreter, if it is installed.
+ALL = ["reference", "cpu", *(["triton"] if find_spec("triton") else [])]
+
 
 @pytest.fixture(autouse=True)
 def _automatic() -> Any:
@@ -33,9 +37,9 @@ def _automatic() -> Any:
 
 
 def test_the_kernels_are_there() -> None:
-    assert NAMES == ("reference", "cpu")
-    assert {name: why_not(name) for name in NAMES} == {"reference": "", "cpu": ""}
-    assert backends.available() == ["reference", "cpu"]
+    assert NAMES == ("reference", "cpu", "triton")
+    assert {name: why_not(name) for name in ("reference", "cpu")} == {"reference": "", "cpu": ""}
+    assert backends.available() == ALL
 
 
 # --- forced ---------------------------------------------------------------------------------------
@@ -43,7 +47,7 @@ def test_the_kernels_are_there() -> None:
 
 def test_force_names_the_choices_and_ends_with_its_block() -> None:
     with (
-        pytest.raises(ValueError, match="backend must be one of 'auto', 'reference', 'cpu'; got 'fast'"),
+        pytest.raises(ValueError, match="backend must be one of 'auto', 'reference', 'cpu', 'triton'; got 'fast'"),
         force("fast"),
     ):
         pass
@@ -56,11 +60,11 @@ def test_force_names_the_choices_and_ends_with_its_block() -> None:
         with pytest.raises(KeyError), force("cpu"):
             raise KeyError
         assert backends.available() == ["reference"]
-    assert backends.available() == ["reference", "cpu"]
+    assert backends.available() == ALL
 
 
 def test_why_not_names_the_choices() -> None:
-    with pytest.raises(ValueError, match="name must be one of 'reference', 'cpu'; got 'fast'"):
+    with pytest.raises(ValueError, match="name must be one of 'reference', 'cpu', 'triton'; got 'fast'"):
         why_not("fast")
     assert why_not("native") == ""
 
@@ -92,7 +96,7 @@ def test_blocks_of_two_threads_may_end_in_any_order() -> None:
     left.set()
     thread.join()
     assert found == ["cpu", "reference", "cpu"]
-    assert backends.available() == ["reference", "cpu"]
+    assert backends.available() == ALL
 
 
 def test_a_block_that_began_first_may_end_first() -> None:
@@ -102,7 +106,7 @@ def test_a_block_that_began_first_may_end_first() -> None:
     first.__exit__(None, None, None)
     assert backends.available() == ["cpu"]
     second.__exit__(None, None, None)
-    assert backends.available() == ["reference", "cpu"]
+    assert backends.available() == ALL
 
 
 def test_a_block_may_end_in_the_middle_of_the_end_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,7 +131,7 @@ def test_a_block_may_end_in_the_middle_of_the_end_of_another(monkeypatch: pytest
     blocks.armed = True
     second.__exit__(None, None, None)
     assert not blocks.armed
-    assert backends.available() == ["reference", "cpu"]
+    assert backends.available() == ALL
 
 
 def test_an_interrupt_ends_a_block(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -251,7 +255,9 @@ def test_the_environment_variable_forces_a_backend(value: str, name: str) -> Non
 
 
 def test_the_environment_variable_is_checked() -> None:
-    with pytest.raises(AssertionError, match="KNOCKOUT_BACKEND must be one of 'auto', 'reference', 'cpu'; got 'fast'"):
+    with pytest.raises(
+        AssertionError, match="KNOCKOUT_BACKEND must be one of 'auto', 'reference', 'cpu', 'triton'; got 'fast'"
+    ):
         run_python(SHOW, KNOCKOUT_BACKEND="fast")
 
 
@@ -265,7 +271,7 @@ def test_the_old_name_of_the_module_works_and_is_deprecated() -> None:
             block = knockout.native.force(old)
         with block:
             assert backends.available() == [name]
-    assert backends.available() == ["reference", "cpu"]
+    assert backends.available() == ALL
 
 
 # --- a process without the kernels ----------------------------------------------------------------
@@ -330,7 +336,7 @@ def without_kernels() -> Any:
 
 
 def test_without_the_kernels_the_reference_runs(without_kernels: Any) -> None:
-    assert without_kernels["available"] == ["reference"]
+    assert without_kernels["available"] == [name for name in ALL if name != "cpu"]
     assert "not compiled" in without_kernels["why not"]
     with force("reference"):
         assert without_kernels["numbers"] == small()["numbers"]

@@ -139,7 +139,7 @@ def everything_at_once() -> None:
             for number, found in enumerate(loader):
                 check(number, list(map(torch.as_tensor, found)), in_float)
                 loaded += 1
-    assert available() == ["reference", "cpu"]
+    assert available()[:2] == ["reference", "cpu"]
 
 
 def test_threads_and_forked_workers_get_what_one_call_gets_alone() -> None:
@@ -159,7 +159,7 @@ def forcing() -> None:
 
     with Threads(*map(repeat, ("reference", "auto", "cpu", "auto"))):
         time.sleep(SECONDS)
-    assert available() == ["reference", "cpu"]
+    assert available()[:2] == ["reference", "cpu"]
 
 
 def test_backends_forced_by_many_threads() -> None:

@@ -1,6 +1,7 @@
 """Backends: what runs the operators, and whether it can be used here.
 
-``cpu``, the C++ kernels, runs CPU tensors; ``reference``, plain PyTorch, runs everything else, with the same results:
+``cpu``, the C++ kernels, runs CPU tensors, and ``triton`` those on GPUs; ``reference``, plain PyTorch, runs everything
+else, with the same results:
 
 >>> import knockout
 >>> knockout.backends.available()

@@ -14,7 +14,7 @@ import knockout
 from knockout.backends import NAMES
 from knockout.boost import Boost, Fixed, Relative
 from knockout.functional import TopKResult
-from tests.cases import randn, random_mask, same_bits, separated
+from tests.cases import NAMESPACES, randn, random_mask, same_bits, separated
 from tests.contract.cases import CASES, OTHERS, SELECTIONS, gradients
 
 
@@ -51,7 +51,7 @@ def test_no_graph_break_and_the_same_results(name: str) -> None:
 
 @pytest.mark.parametrize("backend", OTHERS, indirect=True)
 @pytest.mark.filterwarnings("ignore:Your compiler for AOTAutograd")  # that of the recording backend
-def test_the_operators_are_in_the_graphs() -> None:
+def test_the_operators_are_in_the_graphs(backend: str) -> None:
     def loss(values: Tensor, scores: Tensor) -> Tensor:
         out = knockout.topk(values, scores, 5, Relative(1))
         return out.values.square().sum() + out.scores.square().sum()
@@ -68,7 +68,7 @@ def test_the_operators_are_in_the_graphs() -> None:
         (recorded.bw_graphs, "tournament_backward spread match"),
     ):
         for name in names.split():
-            assert f"torch.ops.knockout.{name}.default" in graphs[-1].code
+            assert f"torch.ops.{NAMESPACES[backend]}.{name}.default" in graphs[-1].code
 
 
 @pytest.mark.parametrize("backend", SLOW_REFERENCE, indirect=True)

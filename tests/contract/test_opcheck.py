@@ -16,7 +16,7 @@ from knockout.backends import chosen_for
 from knockout.boost import Fixed, Power
 from knockout.ops.choice import BACKENDS
 from knockout.ops.schema import SCHEMAS
-from tests.cases import INF
+from tests.cases import INF, NAMESPACES
 from tests.contract.cases import BATCHES, OTHERS, Case, run
 
 FEW = [
@@ -57,8 +57,9 @@ def calls_of(case: Case) -> list[Call]:
 
 def check_operator(name: str, calls: list[Call]) -> None:
     """Check all calls of one operator, at least one."""
-    operator = getattr(torch.ops.knockout, name).default
-    assert getattr(BACKENDS[chosen_for("cpu")], name) is operator
+    backend = chosen_for("cpu")
+    operator = getattr(getattr(torch.ops, NAMESPACES[backend]), name).default
+    assert getattr(BACKENDS[backend], name) is operator
     own = [args for called, args in calls if called == name]
     assert own
     for args in own:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,6 +17,8 @@ from torch import Tensor
 from knockout.dtypes import DTYPES, computing_dtype
 from knockout.ops.boost_code import ADAPTIVE, POWER
 from knockout.quota import DENOMINATOR, Quota
+
+SavedLength = Callable[[int, int, int], int]  # from k, the number of rounds and the size of a number
 
 _WEIGHTS = (torch.float32, torch.float64)
 _MEMBERS = (torch.int32, torch.int64)
@@ -117,17 +120,19 @@ def _check_tournament(
 def _check_tournament_backward(
     d_weight: Tensor | None, d_score: Tensor | None, scores: Tensor, mask: Tensor | None, c_tensor: Tensor | None,
     unit_tensor: Tensor | None, member: Tensor, saved: Tensor, k: int, numerator: int, kind: int, alpha: int, c: float,
-    unit: float, _: bool,
+    unit: float, _: bool, saved_length: SavedLength | None = None,
 ) -> None:  # fmt: skip
     _check_scores(scores, mask, k, numerator)
     _check_boost(c_tensor, unit_tensor, kind, alpha, c, unit)
     batch, number = scores.shape[:-1], (computing_dtype(scores.dtype),)
     _check_members(member, None, scores)
     _check_shape(member, "member", (*batch, k, member.shape[-1]))
-    # The rounds are played again: nothing is saved, and the members are as many as there can be.
+    # The members are as many as there can be. If nothing is saved, the rounds are played again.
+    rounds = Quota(k, numerator).rounds(scores.shape[-1])
     _check_tensor(saved, "saved", (torch.int32,), scores)
-    _check_shape(saved, "saved", (*batch, 0))
-    most = 2 ** Quota(k, numerator).rounds(scores.shape[-1])
+    length = saved_length(k, rounds, number[0].itemsize) if saved_length else 0
+    _check_shape(saved, "saved", (*batch, length))
+    most = 2**rounds
     _require(member.shape[-1] == most, f"member must have {most} members a slot; got {member.shape[-1]}")
     if d_weight is not None:
         _check_tensor(d_weight, "d_weight", number, scores)
@@ -173,9 +178,16 @@ _CHECKS: dict[str, Callable[..., None]] = {
 }
 
 
-def checked(name: str, operator: Callable[..., Any]) -> Callable[..., Any]:
-    """An implementation of the operator with this name that checks its arguments first."""
+def checked(
+    name: str, operator: Callable[..., Any], saved_length: SavedLength | None = None
+) -> Callable[..., Any]:  # fmt: skip
+    """An implementation of the operator with this name that checks its arguments first.
+
+    ``saved_length`` says how many numbers of a row its ``tournament`` saves, if any.
+    """
     check = _CHECKS[name]
+    if name == "tournament_backward":
+        check = partial(check, saved_length=saved_length)
 
     def call(*args: Any) -> Any:
         check(*args)

@@ -7,8 +7,11 @@ from collections.abc import Callable
 from typing import ClassVar
 
 from torch import Tensor
+from torch.compiler import is_compiling
 
 from knockout.boost import Boost
+from knockout.ops.boost_code import KINDS
+from knockout.torch_private import differentiation_levels, is_transforming
 
 
 class Backend(ABC):
@@ -30,9 +33,22 @@ class Backend(ABC):
     def why_not(self) -> str:
         """Why the backend cannot be used on this machine; empty if it can."""
 
+    def takes_by_itself(self, scores: Tensor) -> bool:
+        """Whether the backend may be chosen for such scores (..., n) without being forced, if it does not refuse."""
+        return True
+
     @abstractmethod
     def refuses(self, scores: Tensor, boost: Boost | None) -> str:
         """Why the backend cannot take a call with these scores (..., n); empty if it can.
 
         The boost is None where there is no tournament, only a weighted gather.
         """
+
+
+def refuses_boost(boost: Boost | None) -> str:
+    """Why kernels cannot play with a boost, or not here; empty if they can, and if there is no tournament."""
+    if boost is not None and type(boost) not in KINDS:
+        return f"it takes the boosts of knockout.boost; got {boost!r}"
+    if boost is not None and is_transforming() and not is_compiling() and differentiation_levels() > 1:
+        return "torch.func differentiates more than once here, and second derivatives are the reference's"
+    return ""

@@ -14,9 +14,10 @@ from knockout.checks import check_choice
 from knockout.ops.backend import Backend
 from knockout.ops.cpu.backend import CPU
 from knockout.ops.reference.backend import Reference
+from knockout.ops.triton.backend import Triton
 from knockout.warning import warn_user
 
-BACKENDS: dict[str, Backend] = {backend.name: backend for backend in (Reference(), CPU())}
+BACKENDS: dict[str, Backend] = {backend.name: backend for backend in (Reference(), CPU(), Triton())}
 NAMES = tuple(BACKENDS)
 _BEST_FIRST = tuple(reversed(BACKENDS.items()))
 _CHOICES = ("auto", *NAMES)
@@ -51,7 +52,7 @@ def choose(scores: Tensor, boost: Boost | None = None, warn: bool = True) -> str
             raise RuntimeError(f"the {forced} backend is forced, but cannot be used: {reason}")
         return forced
     for name, backend in _BEST_FIRST:
-        if not backend.refuses(scores, boost):
+        if backend.takes_by_itself(scores) and not backend.refuses(scores, boost):
             if name == "reference" and scores.is_cpu and warn and not _warned:
                 _warn()
             return name
@@ -91,7 +92,7 @@ def force(name: str) -> Iterator[None]:
     are plain PyTorch always.
 
     Args:
-        name: "reference", "cpu", or "auto".
+        name: "reference", "cpu", "triton", or "auto".
     """
     name = _OLD_NAMES.get(name, name)
     check_choice(name, "backend", _CHOICES)

@@ -61,18 +61,27 @@ def _tournament(
         raise ValueError("knockout: scores must have shape (*batch, n); got a tensor without dimensions")
     if k < 1:
         raise ValueError(f"knockout: k must be at least 1; got {k}")
-    *batch, n = scores.shape
-    number = computing_dtype(scores.dtype)
+    n, number = scores.shape[-1], computing_dtype(scores.dtype)
     members: Any = 2 ** Quota(k, numerator).rounds(n)
-    length: Any = 0
     saved_length = SAVED_LENGTH.get(scores.device.type)
-    if saved_length is not None:
-        # The kernels make both as long as the longest row needs, or, in fixed mode, as any row could need.
-        members = members if fixed else torch.library.get_ctx().new_dynamic_size()
-        if save:
-            length = saved_length(n, k, number.itemsize) if fixed else torch.library.get_ctx().new_dynamic_size()
+    if saved_length is None:
+        return tournament_results(scores, k, torch.int64, members, 0)
+    # The kernels make both as long as the longest row needs, or, in fixed mode, as any row could need.
+    if not fixed:
+        length = torch.library.get_ctx().new_dynamic_size() if save else 0
+        return tournament_results(scores, k, torch.int32, torch.library.get_ctx().new_dynamic_size(), length)
+    return tournament_results(
+        scores, k, torch.int32, members, saved_length(n, k, number.itemsize) if save else 0
+    )  # fmt: skip
+
+
+def tournament_results(
+    scores: Tensor, k: int, member_dtype: torch.dtype, members: Any, length: Any
+) -> tuple[Tensor, ...]:  # fmt: skip
+    """Empty results of ``tournament``, with so many members of a slot and so many saved numbers of a row."""
+    batch, number = scores.shape[:-1], computing_dtype(scores.dtype)
     return (
-        scores.new_empty((*batch, k, members), dtype=torch.int64 if saved_length is None else torch.int32),
+        scores.new_empty((*batch, k, members), dtype=member_dtype),
         scores.new_empty((*batch, k, members), dtype=number),
         scores.new_empty((*batch, k), dtype=number),
         scores.new_empty((*batch, k), dtype=torch.int64),
@@ -98,7 +107,7 @@ def _match(grad: Tensor, values: Tensor, member: Tensor, float64: bool) -> Tenso
     return grad.new_empty(member.shape, dtype=torch.float64 if float64 else torch.float32)
 
 
-_SHAPES: dict[str, Callable[..., Any]] = {
+SHAPES: dict[str, Callable[..., Any]] = {
     "tournament": _tournament,
     "tournament_backward": _tournament_backward,
     "blend": _blend,
@@ -107,7 +116,7 @@ _SHAPES: dict[str, Callable[..., Any]] = {
 }
 
 
-def _on_one_device(name: str, shapes: Callable[..., Any]) -> Callable[..., Any]:
+def on_one_device(name: str, shapes: Callable[..., Any]) -> Callable[..., Any]:
     """The shapes of results, if all tensors are on one device; the tensors of a boost may also be on the CPU.
 
     With one tensor on the device ``meta`` PyTorch calls this instead of a kernel: the results would be new memory on
@@ -126,8 +135,8 @@ def _on_one_device(name: str, shapes: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-for _name, _fake in _SHAPES.items():
-    torch.library.register_fake(f"knockout::{_name}", _on_one_device(_name, _fake), lib=_library)
+for _name, _fake in SHAPES.items():
+    torch.library.register_fake(f"knockout::{_name}", on_one_device(_name, _fake), lib=_library)
 
 
 def implement(name: str, function: Callable[..., Any], key: str) -> None:

@@ -7,13 +7,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.compiler import is_compiling
 
 from knockout.boost import Boost
 from knockout.ops import schema
-from knockout.ops.backend import Backend
-from knockout.ops.boost_code import KINDS
-from knockout.torch_private import differentiation_levels, is_transforming
+from knockout.ops.backend import Backend, refuses_boost
 
 MOST = 2**30  # candidates; the kernels count in 32 bits
 
@@ -53,11 +50,7 @@ class CPU(Backend):
             return f"it takes CPU tensors; got scores on {scores.device}"
         if scores.shape[-1] >= MOST:
             return f"it takes less than 2**30 candidates; got n = {scores.shape[-1]}"
-        if boost is not None and type(boost) not in KINDS:
-            return f"it takes the boosts of knockout.boost; got {boost!r}"
-        if boost is not None and is_transforming() and not is_compiling() and differentiation_levels() > 1:
-            return "torch.func differentiates more than once here, and second derivatives are the reference's"
-        return ""
+        return refuses_boost(boost)
 
 
 def _saved_length(n: Any, k: Any, itemsize: int) -> Any:
