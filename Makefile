@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help install test test-slow lint format sanitize fuzz fuzz-kernels fuzz-coverage mutants wheel smoke peers reproduce arena learning bench examples pictures clean
+.PHONY: help install test test-slow lint format sanitize fuzz fuzz-kernels fuzz-coverage mutants wheel smoke peers reproduce arena learning gpu-check bench examples pictures clean
 
 help: ## list the commands
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -151,6 +151,9 @@ arena: $(READY) ## compare methods for a differentiable top-k: half an hour or m
 
 learning: $(READY) ## does a scorer learn with nothing tuned? an hour; options in ARGS
 	$(BIN)/python -m evals learning --out build/learning/$(CODE) --workers 2 --resume $(ARGS)
+
+gpu-check: $(READY) ## compile the Triton kernels for GPUs, none of which need be here: twenty minutes; options in ARGS
+	$(BIN)/python -m evals gpu --out build/gpu/$(CODE) --workers 2 --resume $(ARGS)
 
 bench: $(READY) ## benchmarks, once the tests of the operator and the kernels have passed
 	$(BIN)/python -m pytest -q tests/contract/test_values.py tests/contract/test_agreement.py tests/test_cpu_kernels.py

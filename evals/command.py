@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,10 @@ choice, what their gradients are worth, and what networks learn through them; th
 LEARNING = """\
 Train networks through our method, with nothing tuned, and through others, at their defaults and tuned, under many
 conditions: tasks, sizes, scales of the scores, optimizers. How well do they learn, and which runs fail?"""
+
+GPU = """\
+Compile the Triton kernels ahead of time for several GPUs, none of which need be here: what they use of registers and
+memory, and how long a first call takes. Count launches, and model on paper what a call costs."""
 
 EXAMPLES = f"""\
 examples:
@@ -61,13 +66,20 @@ def parser() -> argparse.ArgumentParser:
     _training_options(command)
     command.add_argument("--only", nargs="+", default=[], metavar="CONDITION", help="some conditions (default: all)")
     command.add_argument("--contestants", nargs="+", default=[], metavar="NAME", help="some contestants (default: all)")
+    command = _command(commands, "gpu", gpu, "compile the kernels for GPUs", GPU)
+    _worker_options(command)
     return top
+
+
+def _worker_options(command: argparse.ArgumentParser) -> None:
+    """Add the options of the commands that work in several processes."""
+    command.add_argument("--quick", action="store_true", help="a small part, to see that it runs")
+    command.add_argument("--workers", type=number(1, 4096), default=1, help="processes that work (%(default)s)")
 
 
 def _training_options(command: argparse.ArgumentParser) -> None:
     """Add the options of the commands that train networks."""
-    command.add_argument("--quick", action="store_true", help="a small part, to see that it runs")
-    command.add_argument("--workers", type=number(1, 4096), default=1, help="processes that train (%(default)s)")
+    _worker_options(command)
     command.add_argument(
         "--data", type=Path, metavar="DIR", help="folder of Fashion-MNIST's four files (default: of Debian's package)"
     )
@@ -138,6 +150,21 @@ def learning(options: argparse.Namespace) -> None:
         settings, data, options.out, options.resume, options.workers, options.only, options.contestants, screen, notes
     )
     _show_path(screen, path)
+
+
+def gpu(options: argparse.Namespace) -> None:
+    """Run ``python -m evals gpu``."""
+    screen, notes = _prepare(options)
+    if find_spec("triton") is None:
+        raise UsageError("triton is missing, which is there for Linux only: make install")
+    from knockout.ops.triton.backend import interpreted
+
+    if interpreted():
+        raise UsageError("TRITON_INTERPRET must not be set: interpreted kernels cannot be compiled")
+    from evals.gpu.experiments import settings_for
+    from evals.gpu.run import gpu as run
+
+    _show_path(screen, run(settings_for(options.quick), options.out, options.resume, options.workers, screen, notes))
 
 
 def _data(options: argparse.Namespace, notes: Any) -> Path | None:

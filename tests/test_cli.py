@@ -16,8 +16,9 @@ import torch
 from torch import Tensor
 
 import knockout
+from evals.reproduce import grid
 from knockout import backends
-from knockout.cli import bench, habits, info, main, timing
+from knockout.cli import bench, checking, habits, info, main, timing
 
 ROOT = Path(__file__).parents[1]
 MAIN = "from knockout.cli import main; raise SystemExit(main())"
@@ -81,9 +82,46 @@ def test_bench_prints_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     out, errors = capsys.readouterr()
     assert errors == ""
     assert f"threads: {torch.get_num_threads()}" in out
-    header, *rows = out.split("\n\n")[1].splitlines()
+    header, *rows = out.split("\n\n")[2].splitlines()
     assert header.split()[:7] == ["device", "backend", "batch", "n", "k", "d", "boost"]
-    assert [row.split()[6] for row in rows] == ["1", "4", "16"]
+    assert [row.split()[6] for row in rows] == ["default", "1", "4", "16"]
+
+
+def test_bench_says_how_many_results_are_the_same_bits(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count = len(checking.CASES)
+    assert main(["bench", "--check", "--device", "cpu"]) == 0
+    out = capsys.readouterr().out
+    assert f"the same bits in {count} of {count} cases." in out
+    assert "Median" not in out
+
+    right = checking._outcome
+
+    def rounded(case: checking.Case, *more: Any) -> dict[str, Tensor]:
+        found = right(case, *more)
+        if case is checking.CASES["mask"] and backends.available() != ["reference"]:
+            found["weights"] = found["weights"] * (1 + 2e-7)
+        return found
+
+    monkeypatch.setattr(checking, "_outcome", rounded)
+    with backends.force("auto"):
+        assert main(["bench", "--check", "--device", "cpu"]) == 0
+    assert f"the same bits in {count - 1} of {count} cases (not: mask)." in capsys.readouterr().out
+
+
+def test_the_cells_of_the_paper(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+
+    def measure(*arguments: Any) -> list[Any]:
+        seen.append(arguments[1])
+        return []
+
+    monkeypatch.setattr(bench, "measure", measure)
+    assert main(["bench", "--paper", "--device", "cpu"]) == 0
+    capsys.readouterr()
+    assert len(seen) == 85
+    assert {(cell.n, cell.k) for cell in seen} == set(grid.CELLS)
 
 
 def test_bench_as_json(capsys: pytest.CaptureFixture[str]) -> None:
@@ -116,8 +154,10 @@ def test_bench_reports_nothing_when_results_are_wrong(
 ) -> None:
     right = bench._soft
 
-    def wrong(values: Tensor, scores: Tensor, k: int, c: float) -> Tensor:
-        return right(values, scores, k, c) + (1e-2 if backends.chosen_for(values.device) != "reference" else 0.0)
+    def wrong(values: Tensor, scores: Tensor, k: int, **settings: Any) -> Tensor:
+        return right(values, scores, k, **settings) + (
+            1e-2 if backends.chosen_for(values.device) != "reference" else 0.0
+        )
 
     monkeypatch.setattr(bench, "_soft", wrong)
     with backends.force("auto"):

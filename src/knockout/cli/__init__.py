@@ -16,6 +16,7 @@ EXAMPLES = """\
 examples:
   knockout info                 versions, and whether the kernels are used
   knockout bench                time of knockout.topk beside torch.topk + gather, in less than a minute
+  knockout bench --device cuda  the same on a GPU, with a block to paste into an issue
   knockout bench --device cpu --threads 1 --json
 """
 
@@ -47,5 +48,8 @@ def parser() -> argparse.ArgumentParser:
         command.add_argument("--json", action="store_true", help="JSON instead of tables")
     command.add_argument("--device", help="cpu, cuda, mps, ... (every device of this machine)")
     command.add_argument("--threads", type=number(1, 4096), help="of the CPU (as many as PyTorch uses)")
-    command.add_argument("--quick", action="store_true", help="one small cell, to see that it runs")
+    what = command.add_mutually_exclusive_group()
+    what.add_argument("--quick", action="store_true", help="one small cell, to see that it runs")
+    what.add_argument("--paper", action="store_true", help="the 85 cells of the paper: some minutes")
+    what.add_argument("--check", action="store_true", help="only compare results with the reference, no times")
     return top
