@@ -13,9 +13,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._python_dispatch import _disable_current_modes
 
 import knockout
+from evals.gpu.calls import CountLaunches
 from knockout import backends, no_gradient
 from knockout.backends import force
 from knockout.boost import Adaptive, Fixed, Power, Relative
@@ -29,38 +30,26 @@ pytestmark = pytest.mark.skipif(bool(triton_backend._missing), reason=triton_bac
 
 CELLS = [(64, 8), (1024, 64), (4096, 64), (16384, 2), (16384, 64), (16384, 2048)]
 
-# Operators of PyTorch that launch nothing: they make views, or memory that holds anything.
-_FREE = {
-    "_reshape_alias", "_unsafe_view", "alias", "as_strided", "detach", "empty", "empty_like", "empty_strided", "expand",
-    "new_empty", "permute", "reshape", "scalar_tensor", "select", "slice", "split", "split_with_sizes", "squeeze", "t",
-    "transpose", "unbind", "unsqueeze", "view",
-}  # fmt: skip
 
-
-class _Launches(TorchDispatchMode):
-    """Counts the kernels that calls would launch on a GPU: operators of PyTorch, and kernels of ours, which do not run.
-
-    An operator of PyTorch counts as one, though some launch several kernels.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.names: list[str] = []
+class _Launches(CountLaunches):
+    """Counts our kernels, which do not run, with the operators of PyTorch."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func.namespace == "aten" and func.overloadpacket.__name__ not in _FREE:
-            self.names.append(func.overloadpacket.__name__)
-        if func.namespace == "knockout_triton":
-            module = func._opname if func._opname.startswith("tournament") else "gather"
-            with self:  # what an operator does is not dispatched here by itself
-                return getattr(import_module(f"knockout.ops.triton.{module}"), func._opname)(*args)
-        return func(*args, **(kwargs or {}))
+        if func.namespace != "knockout_triton":
+            return super().__torch_dispatch__(func, types, args, kwargs)
+        module = func._opname if func._opname.startswith("tournament") else "gather"
+        with self:  # what an operator does is not dispatched here by itself
+            return getattr(import_module(f"knockout.ops.triton.{module}"), func._opname)(*args)
 
     def launch(self, kernel: Any, _grid: tuple[int, ...], _elements: int, arguments: Mapping[str, Any]) -> None:
-        self.names.append(kernel.__name__)
+        self.launches.append((kernel.__name__, 0))
         if "member_out" in arguments:  # the operators that follow check the members of CPU tensors
             with _disable_current_modes():
                 arguments["member_out"].zero_()
+
+    @property
+    def names(self) -> list[str]:
+        return [name.partition(".")[0] for name, _ in self.launches]
 
 
 @pytest.fixture(autouse=True)
@@ -80,7 +69,7 @@ def launches(backend: str, n: int, k: int, mask: bool = False, **options: Any) -
     gradient = torch.ones(2, k, 8)
     with force(backend), _Launches() as mode, intercepted(mode.launch):
         out = knockout.topk(values, scores, k, mask=masks, **options)
-        forward = list(mode.names)
+        forward = mode.names
         torch.autograd.grad(out.values, (values, scores), gradient)
     return forward, mode.names
 

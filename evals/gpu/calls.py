@@ -77,10 +77,13 @@ OPTIONS = {
 }
 
 
-class _Count(TorchDispatchMode):
-    """Counts the operations of PyTorch that launch something; those that only make or view memory do not."""
+class CountLaunches(TorchDispatchMode):
+    """Counts the operations of PyTorch that launch something; those that only make or view memory do not.
 
-    FREE = ("empty", "new_empty", "_unsafe_view", "sym_", "lift_fresh")
+    Each counts as one, though some launch several kernels.
+    """
+
+    FREE = ("empty", "new_empty", "_unsafe_view", "_reshape_alias", "scalar_tensor", "lift_fresh")
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -115,7 +118,7 @@ def recorded(call: Call) -> Passes:
 
     taken: list[Launch] = []
     values, scores, mask, c, unit, settings = _arguments(call)
-    forward, backward = _Count(), _Count()
+    forward, backward = CountLaunches(), CountLaunches()
     with launch.intercepted(lambda *each: taken.append(Launch(*each))):
         with forward:
             member, weight, score, *_, valid, saved = tournament(scores, mask, c, unit, *settings, True, True)
@@ -132,7 +135,7 @@ def launches_of_reference(call: Call) -> tuple[int, int]:
     """How many operations of PyTorch a call by the reference backend launches, forward and backward."""
     values, scores, mask, *_ = _arguments(call)
     values, scores = values.requires_grad_(), scores.requires_grad_()
-    forward, backward = _Count(), _Count()
+    forward, backward = CountLaunches(), CountLaunches()
     with backends.force("reference"):
         with forward:
             out = knockout.topk(values, scores, call.k, call.boost, mask).values

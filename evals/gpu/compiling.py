@@ -15,7 +15,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from evals.gpu.calls import Launch
-from knockout.ops.triton.launch import OPTIONS, warps_of
+from knockout.ops.triton.launch import options_for
 
 TARGETS = {
     "sm_80": GPUTarget("cuda", 80, 32),  # A100
@@ -74,17 +74,17 @@ class Specialized(NamedTuple):
 def compiled(launch: Launch, target: str) -> Usage:
     """Compile the kernel of a launch for a target. Nothing is taken from Triton's cache."""
     place, specialized = TARGETS[target], Specialized.of(launch)
-    warps = warps_of(launch.elements, place.warp_size)
+    options = options_for(launch.elements, place.backend, place.warp_size)
     source = ASTSource(specialized.kernel, specialized.signature, specialized.constants, specialized.attributes)
     with tempfile.TemporaryDirectory() as cache, triton.knobs.cache.scope():
         triton.knobs.cache.dir = cache
         begin = time.perf_counter()
-        kernel = triton.compile(source, target=place, options={**OPTIONS, "num_warps": warps})
+        kernel = triton.compile(source, target=place, options=options)
         seconds = time.perf_counter() - begin
     assembly = kernel.asm
     used = _of_nvidia(assembly["cubin"]) if place.backend == "cuda" else _of_amd(assembly["amdgcn"])
     inexact = _INEXACT.findall(assembly["llir"]) + _INEXACT.findall(assembly.get("ptx", ""))
-    return Usage(warps, *used, kernel.metadata.shared, seconds, len(inexact))
+    return Usage(options["num_warps"], *used, kernel.metadata.shared, seconds, len(inexact))
 
 
 def _of_nvidia(cubin: bytes) -> tuple[int, int]:

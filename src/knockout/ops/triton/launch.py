@@ -11,7 +11,6 @@ from triton.runtime.driver import driver
 
 from knockout.ops.triton.backend import interpreted
 
-OPTIONS = {"enable_fp_fusion": False}
 _ELEMENTS = 4  # of a block, for each thread; with more, registers would not do for what belongs to them
 _THREADS = 256  # of a program, at most: then each may have 255 registers
 
@@ -21,6 +20,14 @@ Launcher = Callable[[Any, tuple[int, ...], int, Mapping[str, Any]], None]
 def warps_of(elements: int, warp_size: int) -> int:
     """The number of warps of a program that works on so many elements."""
     return max(1, min(elements // _ELEMENTS, _THREADS) // warp_size)
+
+
+def options_for(elements: int, backend: str, warp_size: int) -> dict[str, Any]:
+    """The options to compile a kernel with, whose programs work on so many elements, for a GPU of "cuda" or "hip"."""
+    options: dict[str, Any] = {"enable_fp_fusion": False, "num_warps": warps_of(elements, warp_size)}
+    if backend == "cuda":
+        options["maxnreg"] = 255  # all there are: NVIDIA's compiler would rather spill some than use more than 128
+    return options
 
 
 def launch(kernel: Any, grid: tuple[int, ...], elements: int, **arguments: Any) -> None:
@@ -36,8 +43,8 @@ def _run(kernel: Any, grid: tuple[int, ...], elements: int, arguments: Mapping[s
             warnings.simplefilter("ignore", RuntimeWarning)
             kernel[grid](**arguments)
     else:
-        warp_size = driver.active.get_current_target().warp_size
-        kernel[grid](**arguments, num_warps=warps_of(elements, warp_size), **OPTIONS)
+        target = driver.active.get_current_target()
+        kernel[grid](**arguments, **options_for(elements, target.backend, target.warp_size))
 
 
 _launcher: Launcher = _run
