@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import knockout
 from knockout import backends
-from knockout.boost import DEFAULT, Base, Boost, Fixed, Power, Relative
+from knockout.boost import DEFAULT, Boost, Fixed, Power, Relative
 from knockout.dtypes import computing_dtype
 from knockout.ops.boost_code import encode
 from knockout.quota import Quota
@@ -64,16 +64,15 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "float64": {"dtype": torch.float64},
     "float16": {"dtype": torch.float16},
     "bfloat16": {"dtype": torch.bfloat16},
-    **{
-        f"{kind.__name__}, alpha {alpha:g}": {"boost": kind(4.0, alpha=alpha)}
-        for kind in (Relative, Fixed, Base, Power)
-        for alpha in (1.0, 1.5, 2.0)
-    },
+}
+_BOOSTS: dict[str, dict[str, Any]] = {
+    f"{kind.__name__}, alpha {alpha:g}": {"boost": kind(4.0, alpha=alpha)}
+    for kind in (Relative, Fixed, Power)
+    for alpha in (1.0, 1.5, 2.0)
 }
 OPTIONS = {
-    f"{n}, {k}, {name}": Call(n, k, **options)
-    for n, k in ((256, 8), (4096, 64), (16384, 64))
-    for name, options in _OPTIONS.items()
+    **{f"256, 8, {name}": Call(256, 8, **options) for name, options in (_OPTIONS | _BOOSTS).items()},
+    **{f"4096, 64, {name}": Call(4096, 64, **options) for name, options in _OPTIONS.items()},
 }
 
 
