@@ -49,8 +49,10 @@ CELLS = {
 }  # fmt: skip
 # Each size that a kernel is specialized for occurs in one of these.
 SIZES = {
-    **{f"{n}, {k}": Call(n, k) for n in (16, 32, 64, 128, 256, 512, 1024, 2048, 4096) for k in (1, n // 4)},
-    **{f"{n}, {k}": Call(n, k, rows=2) for n in (8192, 16384, 65536, 2**20) for k in (2, 64, n // 8)},
+    **{f"{n}, {n // 4}": Call(n, n // 4) for n in (16, 32, 64, 128, 256, 512, 1024, 2048, 4096)},
+    **{f"{n}, 1": Call(n, 1) for n in (64, 256, 1024, 4096)},
+    **{f"16384, {k}": Call(16384, k) for k in (2, 64, 2048)},
+    **{f"{n}, 64": Call(n, 64, rows=2) for n in (8192, 65536, 2**20)},
 }
 _OPTIONS: dict[str, dict[str, Any]] = {
     "mask": {"mask": True},
