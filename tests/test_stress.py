@@ -88,11 +88,11 @@ def run(number: int) -> list[Tensor]:
 
 
 def results_alone() -> list[list[list[Tensor]]]:
-    """The results of each job, by each of the backends."""
+    """The results of each job, by each of the backends that take CPU tensors."""
     results = []
     for number in range(len(JOBS)):
         results.append(list[list[Tensor]]())
-        for name in NAMES:
+        for name in ("reference", "cpu"):
             with force(name):
                 results[-1].append(run(number))
     return results
