@@ -14,9 +14,8 @@ from knockout.ops.triton.entries import NARROW
 from knockout.ops.triton.launch import launch
 from knockout.ops.triton.play import play
 
-_BLOCK = (
-    4096  # entries that one program plays with; half as many if keys have payloads. More would not fit in registers
-)
+_BLOCK = 2048  # entries that one program plays with; registers would not do for more
+_FEW_LAUNCHES = 2**15  # entries of a full field, for n up to 16384
 _PACKED = 1024  # of a program that plays several rows
 _CHUNK = 2048  # entries of a long row that are ranked together
 _MERGED = 2**16  # entries of a row that are ranked by kernels of ours; longer rows, by torch.sort
@@ -57,11 +56,10 @@ def play_rounds(call: Call, scores: Tensor, mask: Tensor | None, played: Played,
     """All rounds. Those of a field too long for one program first; then one launch for the rest."""
     mask = None if mask is None else mask.view(torch.uint8)
     wide = call.dtype == torch.float64 or max(call.n, call.full) > NARROW
-    block = _BLOCK // 2 if wide else _BLOCK
     first, field = 0, None
-    if call.full > block:
+    if call.full > _BLOCK:
         field = _enter(call, scores, mask, played)
-        while first < call.played and call.k << (call.played - first) > _most(call, block):
+        while first < call.played and call.k << (call.played - first) > _most(call):
             field = _play_round(call, field, first, played, save)
             first += 1
     if first == call.played:
@@ -81,13 +79,13 @@ def play_rounds(call: Call, scores: Tensor, mask: Tensor | None, played: Played,
     )  # fmt: skip
 
 
-def _most(call: Call, block: int) -> int:
+def _most(call: Call) -> int:
     """The entries of a ranked field that one program goes on with.
 
     For n up to 16384, all that one round leaves, though registers do not do for more than two blocks: eight launches
     are to be enough.
     """
-    return max(2 * block, call.full // 2) if call.full <= 8 * _BLOCK else 2 * block
+    return max(2 * _BLOCK, call.full // 2) if call.full <= _FEW_LAUNCHES else 2 * _BLOCK
 
 
 def _chunk(entries: int) -> int:

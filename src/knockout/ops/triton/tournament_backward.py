@@ -12,7 +12,8 @@ from knockout.ops.triton.launch import launch
 from knockout.ops.triton.long_rows_backward import down_level
 
 _BLOCK = 4096  # entries that one program has, at most; twice as many if launches would be too many otherwise
-_PACKED = 1024  # of a program that has several rows
+_PACKED = 1024  # of a program that goes up several brackets
+_PACKED_ROWS = 256  # of a program that goes down from several rows; registers would not do for more
 _CHUNK = 2048  # pairs of a long row that a program has
 
 
@@ -66,7 +67,7 @@ def _down(
         "HAS_D_WEIGHT": has_d_weight, **call.strides,
     }  # fmt: skip
     width, chunks = slots << levels, triton.cdiv(call.k, slots)
-    rows = max(1, _PACKED // width)
+    rows = max(1, _PACKED_ROWS // width)
     weight, d_entry = difference.new_empty((2, call.rows, call.k << levels))
     of_rows = out.new_empty((call.rows, 2), dtype=torch.float64)
     terms = out.new_empty((call.rows, call.k << levels), dtype=torch.float64)
