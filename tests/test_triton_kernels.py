@@ -5,8 +5,10 @@ In these tests Triton's interpreter runs them: see interpreter.py.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from importlib import import_module
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -188,3 +190,50 @@ def test_a_forced_backend_runs_a_script() -> None:
 def test_more_candidates_than_32_bits_can_count_are_refused() -> None:
     assert BACKENDS["triton"].refuses(torch.empty(1).expand(2**30 - 1), None) == ""
     assert "2**30 candidates" in BACKENDS["triton"].refuses(torch.empty(1).expand(2**30), None)
+
+
+def test_kernels_are_launched_on_the_device_of_their_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
+    from knockout.ops.triton import launch
+
+    on: list[torch.device] = []
+
+    class Device:
+        """What PyTorch has for a kind of devices, as far as a launch needs it."""
+
+        @staticmethod
+        @contextmanager
+        def device(device: torch.device) -> Iterator[None]:
+            on.append(device)
+            yield
+            on.pop()
+
+    class Kernel:
+        def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
+            return lambda **arguments: launched.append((list(on), grid, arguments["num_warps"]))
+
+    from triton.backends.compiler import GPUTarget
+
+    launched: list[Any] = []
+    target = SimpleNamespace(active=SimpleNamespace(get_current_target=lambda: GPUTarget("cuda", 80, 32)))
+    monkeypatch.setattr(launch, "driver", target)
+    monkeypatch.setattr(launch, "interpreted", lambda: False)
+    monkeypatch.setattr(torch, "get_device_module", lambda _: Device)
+    launch.launch(Kernel(), (3,), 1024, mask=None, scores=torch.zeros(2, device="meta"), n=5)
+    assert launched == [([torch.device("meta")], (3,), 8)]
+
+
+@pytest.mark.parametrize("alpha", [1.0, 1.5, 2.0])
+def test_a_c_on_the_device_that_is_nan_gives_nan(alpha: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As by the reference: a number on a device is not looked at, so it cannot be refused."""
+    from knockout.ops.triton import call
+
+    made = call.call_of
+
+    def on_the_device(scores: torch.Tensor, _c: Any, unit: Any, *more: Any) -> Any:
+        return made(scores, None, unit, *more)._replace(c_tensor=torch.tensor(float("nan")))
+
+    monkeypatch.setattr("knockout.ops.triton.tournament.call_of", on_the_device)
+    for n, k in ((16, 4), (5000, 1000)):
+        with force("triton"):
+            picked = knockout.select(torch.linspace(0.0, 1.0, n), k, Relative(4.0, alpha=alpha))
+        assert picked.scores.isnan().all()

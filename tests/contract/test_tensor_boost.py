@@ -90,5 +90,5 @@ def test_a_bad_number_that_comes_later(backend: str) -> None:
         boost = make(number)
         for bad in (-1.0, NAN):
             number.fill_(bad)
-            with pytest.raises(RuntimeError, match=f"{name} must be finite and above 0"):
+            with pytest.raises((RuntimeError, ValueError), match=f"{name} must be finite and above 0"):
                 knockout.select(separated(30), 5, boost)

@@ -36,6 +36,12 @@ def divide(x, y):
 
 
 @triton.jit
+def lower(x, most):
+    """The lower of both, or NaN if one is NaN, which ``tl.minimum`` by itself would leave out."""
+    return tl.minimum(x, most, propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit
 def largest(x):
     """The largest finite number of the type of x."""
     if x.dtype == tl.float32:
@@ -66,7 +72,7 @@ def exact_sqrt(x):
 def _split(x):
     """2^m and e^r - 1, where x = m ln 2 + r; in the degree and with the constants of the reference."""
     if x.dtype == tl.float32:
-        x = tl.minimum(tl.maximum(x, -87.33654475055310898657), 88.02969193111305429598)
+        x = lower(tl.maximum(x, -87.33654475055310898657, propagate_nan=tl.PropagateNan.ALL), 88.02969193111305429598)
         rounder: tl.constexpr = 12582912.0
         m = (x * 1.44269504088896340736 + rounder) - rounder
         r = (x - m * 0.693359375) - m * -2.12194440054690583e-4
@@ -78,7 +84,7 @@ def _split(x):
         series = series * r + 0.5
         power = ((m.to(tl.int32) + 127) << 23).to(tl.float32, bitcast=True)
     else:
-        x = tl.minimum(tl.maximum(x, -708.39641853226410621678), 709.08956571282405153382)
+        x = lower(tl.maximum(x, -708.39641853226410621678, propagate_nan=tl.PropagateNan.ALL), 709.08956571282405153382)
         wide_rounder: tl.constexpr = 6755399441055744.0
         m = (x * 1.44269504088896340736 + wide_rounder) - wide_rounder
         r = (x - m * 6.93145751953125e-1) - m * 1.42860682030941723e-6

@@ -68,7 +68,8 @@ def state_length(rounds: int) -> int:
 def saved_length(k: Any, rounds: int, itemsize: int) -> Any:
     """The numbers that ``tournament`` saves of a row, which call.py divides into parts; k may be symbolic."""
     words = itemsize // 4
-    return 2 * state_length(rounds) + k * 2**rounds * (3 * words + 3 + (words - 1))  # even, so that float64 is aligned
+    padding = k % 2 if words == 2 and rounds == 0 else 0  # an even number, so that float64 is aligned
+    return 2 * state_length(rounds) + k * 2**rounds * (3 * words + 3) + padding
 
 
 def _tournament_shapes(

@@ -15,6 +15,7 @@ from knockout.ops.triton.arithmetic import (
     exact_sqrt,
     exact_sum,
     largest,
+    lower,
     smallest,
     widened,
 )
@@ -33,7 +34,7 @@ def number(bits, pointer, FROM_TENSOR: tl.constexpr, NUMBER: tl.constexpr):
     """A number of a boost (1, 1): the bits of a float64, or from a tensor, which may be of any type."""
     if FROM_TENSOR:
         x = widened(tl.load(pointer + tl.zeros([1, 1], tl.int32)), NUMBER)
-        return tl.minimum(x, largest(x))
+        return lower(x, largest(x))
     else:
         return (tl.zeros([1, 1], tl.int64) + bits).to(tl.float64, bitcast=True).to(NUMBER)
 
@@ -93,10 +94,10 @@ def share_of(t, ALPHA: tl.constexpr):
     if ALPHA == 0:
         return divide(t * 0.0 + 1.0, 1.0 + exact_exp(-t))
     elif ALPHA == 1:
-        t = tl.minimum(t, 2.0)
-        return tl.minimum(0.5 + t * 0.25 * exact_sqrt(2.0 - t * t * 0.25), 1.0)
+        t = lower(t, 2.0)
+        return lower(0.5 + t * 0.25 * exact_sqrt(2.0 - t * t * 0.25), 1.0)
     else:
-        return tl.minimum(0.5 + t * 0.5, 1.0)
+        return lower(0.5 + t * 0.5, 1.0)
 
 
 @triton.jit

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import torch
+from torch import Tensor
 from triton.runtime.driver import driver
 
 from knockout.ops.triton.backend import interpreted
@@ -43,8 +45,10 @@ def _run(kernel: Any, grid: tuple[int, ...], elements: int, arguments: Mapping[s
             warnings.simplefilter("ignore", RuntimeWarning)
             kernel[grid](**arguments)
     else:
-        target = driver.active.get_current_target()
-        kernel[grid](**arguments, **options_for(elements, target.backend, target.warp_size))
+        device = next(each.device for each in arguments.values() if isinstance(each, Tensor))
+        with torch.get_device_module(device).device(device):  # or it would be launched on the current one
+            target = driver.active.get_current_target()
+            kernel[grid](**arguments, **options_for(elements, target.backend, target.warp_size))
 
 
 _launcher: Launcher = _run

@@ -115,7 +115,7 @@ def _play_in_block(
                 tl.store(state + row * state_stride + ROUND + 2 * at, nothing, inside_rows)
                 tl.store(state + row * state_stride + ROUND + 2 * at + 1, nothing, inside_rows)
             share = share_of(logit(score, gap, scale, c, KIND), ALPHA)
-            share = tl.where(real & (share < 1.0), share, 1.0)
+            share = tl.where(real & ~(share >= 1.0), share, 1.0)
             blend = score - (1.0 - share) * gap
             pair_at = entries + (full - (full >> at)) + rank
             winners = inside_rows & better

@@ -116,7 +116,7 @@ def round_from_memory(
     leader = unpack_leader(key, payload, NUMBER, True)
     gap = tl.minimum(tl.where(real, score - worse, 0.0), largest(score))
     share = share_of(logit(score, gap, scale, c, KIND), ALPHA)
-    share = tl.where(real & (share < 1.0), share, 1.0)
+    share = tl.where(real & ~(share >= 1.0), share, 1.0)
     blend = score - (1.0 - share) * gap
     pair_at = row * full + (full - (full >> at)) + rank
     tl.store(share_out + pair_at, share, winner)

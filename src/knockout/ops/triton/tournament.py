@@ -27,6 +27,8 @@ def tournament(
     filled = new((*batch, k), dtype=torch.bool)
     valid = new((*batch, 1), dtype=torch.bool)
     saved = new((*batch, call.saved_length), dtype=torch.int32)
+    if save and call.dtype == torch.float64 and call.leaves % 2:
+        saved[..., -1:].zero_()  # padding: see saved_length
     if call.rows == 0:
         return member, weight, score, leader, filled, valid, saved
     parts = Saved.of(saved, call) if save else None
