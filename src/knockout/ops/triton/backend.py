@@ -23,7 +23,7 @@ from knockout.ops.backend import Backend, refuses_boost
 from knockout.quota import Quota
 
 DEVICES = ("cuda", "xpu")  # PyTorch says cuda for AMD's GPUs, too
-MOST = 2**30  # candidates; the kernels count in 32 bits
+MOST = 2**29  # candidates; the kernels count in 32 bits, and a field may have twice as many entries
 
 _missing = "" if find_spec("triton") else "Triton is not installed: it comes with PyTorch's builds for GPUs."
 
@@ -56,7 +56,7 @@ class Triton(Backend):
         if scores.device.type not in DEVICES and not (scores.is_cpu and interpreted()):
             return f"it takes tensors on a GPU, or on the CPU with TRITON_INTERPRET=1; got scores on {scores.device}"
         if scores.shape[-1] >= MOST:
-            return f"it takes less than 2**30 candidates; got n = {scores.shape[-1]}"
+            return f"it takes less than 2**29 candidates; got n = {scores.shape[-1]}"
         return refuses_boost(boost)
 
 
