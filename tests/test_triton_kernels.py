@@ -237,3 +237,11 @@ def test_a_c_on_the_device_that_is_nan_gives_nan(alpha: float, monkeypatch: pyte
         with force("triton"):
             picked = knockout.select(torch.linspace(0.0, 1.0, n), k, Relative(4.0, alpha=alpha))
         assert picked.scores.isnan().all()
+
+
+@pytest.mark.parametrize("alpha", [1.0, 1.5, 2.0])
+def test_a_logit_that_is_infinite_decides_a_pair(alpha: float) -> None:
+    scores = torch.tensor([3e38, 1.0, -3e38, 2e38])
+    with force("triton"):
+        picked = knockout.select(scores, 1, Fixed(100.0, alpha=alpha))
+    assert picked.weights().tolist() == [[1.0, 0.0, 0.0, 0.0]]

@@ -92,7 +92,7 @@ def logit(better, gap, scale, c, KIND: tl.constexpr):
 def share_of(t, ALPHA: tl.constexpr):
     """The share of the better entry, from 1/2 to 1."""
     if ALPHA == 0:
-        return divide(t * 0.0 + 1.0, 1.0 + exact_exp(-t))
+        return divide(tl.zeros_like(t) + 1.0, 1.0 + exact_exp(-t))  # not t * 0: t may be infinite
     elif ALPHA == 1:
         t = lower(t, 2.0)
         return lower(0.5 + t * 0.25 * exact_sqrt(2.0 - t * t * 0.25), 1.0)
