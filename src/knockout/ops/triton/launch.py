@@ -33,7 +33,7 @@ def options_for(elements: int, backend: str, warp_size: int) -> dict[str, Any]:
 
 
 def launch(kernel: Any, grid: tuple[int, ...], elements: int, **arguments: Any) -> None:
-    """Launch a kernel whose programs work on blocks of so many elements."""
+    """Launch a kernel whose programs work on ``elements`` entries each."""
     _launcher(kernel, grid, elements, arguments)
 
 

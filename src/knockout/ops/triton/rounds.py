@@ -129,7 +129,7 @@ def _play_round(call: Call, field: Field, at: int, played: Played, save: bool) -
 def _ranked(
     call: Call, field: Field, chunk: int, entries: int, merged: bool, places: Tensor, start: int, first: bool
 ) -> Field:
-    """A field of so many entries, ranked: from sorted chunks, or from any order. The places are written from start."""
+    """Rank a field of ``entries``, from sorted chunks or from any order, and write the places from ``start`` on."""
     if not merged:
         return _ranked_by_torch(call, field, entries, places, start, first)
     keys, payloads = field.keys.new_empty((2, call.rows, entries))
