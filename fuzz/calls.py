@@ -19,14 +19,14 @@ from knockout.dtypes import DTYPES, computing_dtype
 from knockout.ops.arguments import checked
 from knockout.ops.boost_code import detach_tensors, encode
 from knockout.ops.choice import BACKENDS
-from knockout.ops.schema import SCHEMAS
+from knockout.ops.schema import FUSED, SCHEMAS
 from knockout.quota import Quota
 from tests.contract.cases import Case
 
 ERRORS = (RuntimeError, ValueError, TypeError, NotImplementedError, IndexError)
 ARGUMENTS = {
     name: tuple(argument.name for argument in getattr(torch.ops.knockout, name).default._schema.arguments)
-    for name in SCHEMAS
+    for name in (*SCHEMAS, *FUSED)
 }
 # What an operator runs on devices that have no kernels.
 REFERENCE = {name: checked(name, getattr(BACKENDS["reference"], name)) for name in SCHEMAS}
@@ -58,7 +58,7 @@ class Call(NamedTuple):
 
 
 def calls_of(case: Case, backend: str, fixed: bool) -> list[Call]:
-    """A valid call of every operator: those of the forward and the backward pass of a case."""
+    """A valid call of every operator that the backend has: those of the forward and the backward pass of a case."""
     own = BACKENDS[backend]
     scores, values, mask, _ = case.inputs()
     if mask is not None:
@@ -79,12 +79,24 @@ def calls_of(case: Case, backend: str, fixed: bool) -> list[Call]:
     weight, member, valid = (x.expand(*batch, *x.shape[scores.dim() - 1 :]) for x in (weight, member, valid))
     gather = (values, weight, member, valid, case.hard)
     grad = gradient_of(own.blend(*gather))
-    return [
+    calls = [
         Call("tournament", forward),
         Call("tournament_backward", backward),
         Call("blend", gather),
         Call("spread", (grad, weight, member, list(values.shape))),
         Call("match", (grad, values, member, weight.dtype == torch.float64)),
+    ]
+    if own.topk is None or own.topk_backward is None:
+        return calls
+    # With values of their own for each row.
+    values = torch.randn(*scores.shape, values.shape[-1], generator=generator).to(values.dtype)
+    fused = (values, scores, mask, c_tensor, unit_tensor, *numbers, True, True)
+    out, member, weight, score, *_, saved = own.topk(*fused)
+    saved_tensors = (values, scores, mask, c_tensor, unit_tensor, member, weight, saved)
+    return [
+        *calls,
+        Call("topk", fused),
+        Call("topk_backward", (gradient_of(out), gradient_of(score), *saved_tensors, *numbers, True, True)),
     ]
 
 
@@ -127,12 +139,15 @@ def _check_result(call: Call, result: Any) -> None:
 
 def _promised(call: Call, results: Sequence[Tensor]) -> list[tuple[Sequence[int], torch.dtype]]:
     """The shapes and dtypes that schema.py promises."""
-    if call.operator == "tournament":
+    if call.operator in ("tournament", "topk"):
         scores, k = call.argument("scores"), int(call.argument("k"))  # PyTorch takes a tensor, too
         batch, number = scores.shape[:-1], computing_dtype(scores.dtype)
-        members, length = (results[place].shape[-1] for place in (0, -1))  # free
+        member, saved = results[-7], results[-1]
+        members, length = member.shape[-1], saved.shape[-1]  # free
+        blended = [call.argument("values")] if call.operator == "topk" else []
         return [
-            ((*batch, k, members), results[0].dtype),
+            *(((*batch, k, values.shape[-1]), values.dtype) for values in blended),
+            ((*batch, k, members), member.dtype),
             ((*batch, k, members), number),
             ((*batch, k), number),
             ((*batch, k), torch.int64),
@@ -143,6 +158,9 @@ def _promised(call: Call, results: Sequence[Tensor]) -> list[tuple[Sequence[int]
     if call.operator == "tournament_backward":
         scores = call.argument("scores")
         return [(scores.shape, scores.dtype)]
+    if call.operator == "topk_backward":
+        inputs = ((call.argument(name), call.argument(f"{name}_wanted")) for name in ("values", "scores"))
+        return [(each.shape if wanted else (0,), each.dtype) for each, wanted in inputs]
     if call.operator == "blend":
         values = call.argument("values")
         return [((*call.argument("member").shape[:-1], values.shape[-1]), values.dtype)]

@@ -12,6 +12,7 @@ from fuzz.kind import Draw, Kind
 from fuzz.mutations import BY_NAME, changes_of
 from fuzz.public import drawn_case
 from knockout.backends import why_not
+from knockout.ops.schema import SCHEMAS
 
 CHANGES = 50  # of the calls of one case: to draw and play a case takes longer than most wrong calls
 
@@ -25,8 +26,9 @@ class Hostile(Kind[Call]):
     def draw(self, seed: int, number: int) -> Call:
         draw = self.drawing(seed, number)
         calls = _valid_calls(seed, number // CHANGES)
-        place = draw.choices(range(len(calls)), weights=[3, 5, 2, 2, 2])[0]
-        call = calls[place]._replace(reference=draw.chance(0.1))
+        place = draw.choices(range(len(calls)), weights=[3, 5, 2, 2, 2, 3, 5][: len(calls)])[0]
+        call = calls[place]
+        call = call._replace(reference=draw.chance(0.1) and call.operator in SCHEMAS)
         # Now and then the arguments are those of another call.
         other = _valid_calls(seed, number // CHANGES + 1)[place] if draw.chance(0.1) else None
         for _ in range(draw.choice([1, 1, 1, 2, 2, 3, 5])):

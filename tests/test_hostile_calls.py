@@ -20,12 +20,13 @@ from fuzz.calls import Call, calls_of, judge
 from fuzz.watch import Done, Task, watch
 from knockout.backends import why_not
 from knockout.boost import Relative
+from knockout.ops.schema import SCHEMAS
 from tests.cases import INF, NAN, run_python
 from tests.contract.cases import Case
 
 N, K, D = 12, 3, 2
 CASE = Case(N, K, Relative(1), kept=0.9, d=D, batches=((2,), (2,), (2,)), seed=1)
-HEADER, REFERENCES = 6, 6 + 31 * 6  # where rounds and references begin in the saved rounds: see saved_rounds.h
+HEADER, REFERENCES = 6, 6 + 31 * 6 + 31  # where rounds and references begin in the saved rounds: see saved_rounds.h
 LARGEST, SMALLEST = 2**31 - 1, -(2**31)
 
 
@@ -108,6 +109,8 @@ ARGUMENTS = {
     "blend": ["values", "weight", "member", "valid"],
     "spread": ["grad", "weight", "member"],
     "match": ["grad", "values", "member"],
+    "topk": ["values", "scores", "mask"],
+    "topk_backward": ["grad", "d_score", "values", "scores", "mask", "member", "weight", "saved"],
 }
 OPTIONAL = {"mask", "d_weight", "d_score", "valid"}
 # One row of values is broadcast. How long the saved rounds are depends on the data.
@@ -120,6 +123,10 @@ VALID = {
     "match: member has an entry more",
     "tournament_backward: saved has an entry more",
     "tournament_backward: saved has an entry less",
+    "topk: values has an entry less",
+    "topk: values has an entry more",
+    "topk_backward: saved has an entry more",
+    "topk_backward: saved has an entry less",
 }
 
 CASES: dict[str, Hostile] = {}
@@ -133,7 +140,7 @@ for _operator, _names in ARGUMENTS.items():
             CASES[_title] = Hostile(_operator, _name, _change, refused=_title not in VALID, by_name=False)
         # With one tensor on the device meta the result is there too: what that device has are shapes.
         CASES[f"{_operator}: {_name} is on meta"] = Hostile(_operator, _name, lambda x: x.to("meta"), refused=False)
-for _operator in ("tournament", "tournament_backward"):
+for _operator in ("tournament", "tournament_backward", "topk", "topk_backward"):
     for _k in (0, -1, N + 1, 2**31, 2**62, -(2**63)):
         CASES[f"{_operator}: k = {_k}"] = Hostile(_operator, "k", to(_k))
     for _number in (-1, 1, 2**30, 2**30 + 1, 2**62):
@@ -158,17 +165,18 @@ for _operator in ("blend", "spread", "match"):
     for _number in (2**31, 2**32, 2**62, -(2**62)):
         CASES[f"{_operator}: long member = {_number}"] = Hostile(_operator, "member", filled(0, _number, torch.int64))
     CASES[f"{_operator}: one member twice"] = Hostile(_operator, "member", lambda x: torch.zeros_like(x), refused=False)
-CASES["tournament_backward: k of another tournament"] = Hostile("tournament_backward", "k", to(K + 1), by_name=False)
-for _number in (-1, N + 1, LARGEST, SMALLEST):
-    CASES[f"tournament_backward: member = {_number}"] = Hostile(
-        "tournament_backward", "member", filled(0, _number), False
-    )
-for _name, _operator in (("weight", "blend"), ("weight", "spread"), ("d_weight", "tournament_backward")):
+for _operator in ("tournament_backward", "topk_backward"):
+    CASES[f"{_operator}: k of another tournament"] = Hostile(_operator, "k", to(K + 1), by_name=False)
+    for _number in (-1, N + 1, LARGEST, SMALLEST):
+        CASES[f"{_operator}: member = {_number}"] = Hostile(_operator, "member", filled(0, _number), False)
+for _name, _operator in (
+    ("weight", "blend"), ("weight", "spread"), ("weight", "topk_backward"), ("d_weight", "tournament_backward"),
+):  # fmt: skip
     CASES[f"{_operator}: {_name} is float16"] = Hostile(_operator, _name, lambda x: x.half())
     CASES[f"{_operator}: {_name} is NaN"] = Hostile(_operator, _name, lambda x: x * NAN, refused=False)
 CASES["blend: valid of bytes"] = Hostile("blend", "valid", bytes_as_bool, refused=False)
-for _name, _operator in (("grad", "spread"), ("grad", "match")):
-    CASES[f"{_operator}: {_name} is float64"] = Hostile(_operator, _name, lambda x: x.double(), _operator == "match")
+for _operator in ("spread", "match", "topk_backward"):
+    CASES[f"{_operator}: grad is float64"] = Hostile(_operator, "grad", lambda x: x.double(), _operator != "spread")
 for _shape in (
     [],
     [N],
@@ -209,7 +217,8 @@ for _place in range(8):
 for _place in range(0, 900, 90):
     SAVED[f"byte {_place} flipped"] = flipped(_place)
 for _what, _change in SAVED.items():
-    CASES[f"tournament_backward: saved {_what}"] = Hostile("tournament_backward", "saved", _change, refused=False)
+    for _operator in ("tournament_backward", "topk_backward"):
+        CASES[f"{_operator}: saved {_what}"] = Hostile(_operator, "saved", _change, refused=False)
 NAMES = list(CASES)
 
 
@@ -218,7 +227,7 @@ def call_of(name: str, backend: str) -> Call:
     valid = calls_of(CASE, "reference" if why_not("cpu") else "cpu", fixed=False)
     call = next(each for each in valid if each.operator == case.operator)
     changed = {case.argument: case.change(call.argument(case.argument))}
-    return call.replaced(changed)._replace(reference=backend == "reference")
+    return call.replaced(changed)._replace(reference=backend == "reference" and call.operator in SCHEMAS)
 
 
 def outcome(backend: str, number: int) -> str:

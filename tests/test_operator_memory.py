@@ -11,8 +11,9 @@ from torch import Tensor
 
 from knockout.backends import force
 from knockout.boost import Fixed, Relative
+from knockout.ops.schema import FUSED, SCHEMAS
 from tests.cases import NAN, RecordOperators, same_bits
-from tests.contract.cases import ONE_ROW, Case, run
+from tests.contract.cases import ONE_ROW, Case, run, run_topk
 
 CASES = {
     "float32": Case(40, 5, 1.0, kept=0.8),
@@ -32,7 +33,8 @@ def calls_of(case: Case) -> RecordOperators:
     record = RecordOperators()
     with record:
         run(case)
-    assert set(record.names()) == {"tournament", "tournament_backward", "blend", "spread", "match"}
+        run_topk(case)
+    assert set(record.names()) == {*SCHEMAS, *FUSED}
     return record
 
 
@@ -97,11 +99,10 @@ class Saved:
         while self.rounds and self.slots << (self.rounds - 1) >= self.active:
             self.rounds -= 1
         self.first_node = [numbers[6 + 6 * r + 4] for r in range(self.rounds)]
-        self.root = 6 + 31 * 6
+        self.root = 6 + 31 * 6 + 31
         self.order = self.root + self.slots
-        self.ordered = self.slots << (self.rounds - self.partial) if self.partial else self.active
-        self.better = self.order + self.ordered
-        self.worse = self.better + self.nodes
+        self.pairs = len(numbers) - 2 * self.nodes
+        self.ordered = self.pairs - self.order
 
     def run(self, saved: Tensor) -> Tensor:
         out: Tensor = self.operator(*self.args[: self.place], saved, *self.args[self.place + 1 :])
@@ -130,13 +131,14 @@ class Saved:
         end = self.n + self.nodes
         for slot in (0, self.slots - 1):
             change(f"root {slot}", self.root + slot, -1, end, 2**31 - 1, int(self.saved[self.root + 1 - slot % 2]))
-        for i in (0, self.ordered - 1):
+        for i in (0, self.ordered - 1) if self.ordered else ():
             change(f"order {i}", self.order + i, -1, end, -(2**31))
-        for name, start, other in (("better", self.better, self.worse), ("worse", self.worse, self.better)):
+        for name, own, other in (("better", 0, 1), ("worse", 1, 0)):
             for node in (0, self.nodes // 2, self.nodes - 1):
                 own_round = max(first for first in self.first_node if first <= node)
+                place = self.pairs + 2 * node
                 change(
-                    f"{name} of node {node}", start + node, -1, self.n + own_round, end, int(self.saved[other + node])
+                    f"{name} of node {node}", place + own, -1, self.n + own_round, end, int(self.saved[place + other])
                 )
         return found
 
@@ -151,6 +153,7 @@ def _error_of(saved: Saved, changed: Tensor) -> str:
 
 ROWS = {
     "full rounds": Case(40, 5, 1.0, batches=ONE_ROW),
+    "decided pairs": Case(400, 5, 4.0, batches=ONE_ROW),
     "partial rounds": Case(4000, 5, Fixed(40, alpha=1.5), batches=ONE_ROW, scores="uniform"),
     "inactive candidates": Case(40, 2, 1.0, batches=ONE_ROW, kept=0.5),
 }
@@ -161,10 +164,11 @@ def test_saved_rounds_that_were_changed_are_refused(case: Case) -> None:
     saved = Saved(case)
     assert (saved.partial > 0) == (case.n == 4000)
     assert saved.nodes > saved.slots
+    assert (saved.ordered > 0) == (case.boost == 4.0)
     same_bits(saved.run(saved.saved), saved.expected)
     longer = torch.cat([saved.saved, saved.saved])
     same_bits(saved.run(longer), saved.expected)
-    for length in (0, 5, 6, 192, len(saved.saved) - 1):
+    for length in (0, 5, 6, 192, 223, len(saved.saved) - 1):
         with pytest.raises(RuntimeError, match=r"knockout: saved"):
             saved.run(saved.saved[:length])
     for what, (place, number) in saved.changes().items():

@@ -78,7 +78,8 @@ Setting setting_from(FuzzedDataProvider& data, int64_t n) {
 
 // What holds for every selection.
 template <class T>
-void check_result(const Result<T>& out, const RowResult<T>& result, const std::vector<T>& scores, const Setting& set) {
+void check_result(const Result<T>& out, const RowResults<T>& results, const std::vector<T>& scores,
+                  const Setting& set) {
   const int64_t n = static_cast<int64_t>(scores.size());
   std::vector<uint8_t> used(scores.size(), 0);
   for (int64_t slot = 0; slot < set.k; ++slot) {
@@ -91,10 +92,15 @@ void check_result(const Result<T>& out, const RowResult<T>& result, const std::v
       require(used[member]++ == 0, "a candidate is in one slot only");
       total += double(out.weight[i]);
     }
-    if (!result.valid) continue;
+    if (!results.rows[0].valid) continue;
     require(std::isfinite(out.score[slot]), "the score of a slot of a valid row is finite");
     require(std::abs(total - (out.filled[slot] ? 1.0 : 0.0)) < 1e-3, "weights of a slot add up to 1");
   }
+}
+
+template <class T>
+std::vector<int32_t> saved_of(const RowResults<T>& results) {
+  return {results.saved.data(), results.saved.data() + results.saved.size()};
 }
 
 template <class T>
@@ -103,7 +109,7 @@ void backward_of(FuzzedDataProvider& data, const ScoreRow<T>& row, const RowCall
   const std::vector<T> d_weight(out.weight.size(), T(0.5)), d_score(out.score.size(), T(-0.25));
   std::vector<T> gradient(call.shape.n, T(-77));
   const auto run = [&](const auto& threads) {
-    return select_row_backward<T>(row, call, out.member.data(), out.max_members,
+    return select_row_backward<T>(row, call, RowMembers{out.member.data(), out.max_members},
                                   OutputGradients<T>{d_weight.data(), d_score.data()}, saved.data(),
                                   static_cast<int64_t>(saved.size()), gradient.data(), threads);
   };
@@ -140,16 +146,16 @@ void fuzz_row(FuzzedDataProvider& data) {
   const RowCall<T> call(shape, Boost<T>(set.kind, set.alpha, set.c, set.unit), set.by_position);
   const ScoreRow<T> row{scores.data(), 1, mask.empty() ? nullptr : mask.data(), 1};
   Workspace<T> work(shape);
-  RowResult<T> result, by_threads;
+  RowResults<T> result, by_threads;
   const Result<T> out = forward<T>(row, call, true, work, result, OneThread());
   check_result(out, result, scores, set);
   if (rarely(data)) {
     Workspace<T> other_work(shape);
-    require(
-        forward<T>(row, call, true, other_work, by_threads, SomeThreads{3}) == out && by_threads.saved == result.saved,
-        "three threads give the same bits");
+    require(forward<T>(row, call, true, other_work, by_threads, SomeThreads{3}) == out &&
+                saved_of(by_threads) == saved_of(result),
+            "three threads give the same bits");
   }
-  backward_of<T>(data, row, call, out, result.saved);
+  backward_of<T>(data, row, call, out, saved_of(result));
 }
 
 // The weighted gather of one slot, and its derivatives, against plain loops.
@@ -166,7 +172,8 @@ void fuzz_gather(FuzzedDataProvider& data) {
     weight.push_back(C(data.ConsumeFloatingPointInRange<float>(0, 1)));
   }
   const auto count = static_cast<int64_t>(offset.size());
-  blend_value_rows(blended.data(), values.data(), PackedMembers<C>{offset.data(), weight.data(), count}, d);
+  blend_value_rows(blended.data(), values.data(),
+                   PackedMembers<C, int64_t>{offset.data(), 1, weight.data(), count, count}, d);
   scale_value_row(scaled.data(), values.data(), weight[0], d);
   add_weighted(sum.data(), values.data(), weight[0], d);
   double product = 0;

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
 
 import torch
@@ -12,6 +12,8 @@ from torch.compiler import is_compiling
 from knockout.boost import Boost, as_boost
 from knockout.checks import check_choice, check_flag, check_scores, check_values, join_scores
 from knockout.no_gradient import is_due, look
+from knockout.ops.autograd.topk import fuses
+from knockout.ops.autograd.topk import topk as fused_topk
 from knockout.ops.autograd.tournament import tournament
 from knockout.ops.choice import choose
 from knockout.plan import SparsePlan
@@ -96,8 +98,8 @@ def topk(
         return TopKResult(selection._plan.read(values), selection.scores, selection.indices, selection.mask)
     batch = scores.shape[:-1] if mask is None else torch.broadcast_shapes(scores.shape[:-1], mask.shape[:-1])
     check_values(values, batch, scores.shape[-1], scores.device)
-    selection = _select(scores, quota, boost, mask, order, hard)
-    return TopKResult(selection._plan.apply(values), selection.scores, selection.indices, selection.mask)
+    out, selection = select_and_apply(values, scores, quota, boost, mask, order, hard, members=False)
+    return TopKResult(out, selection.scores, selection.indices, selection.mask)
 
 
 def select(
@@ -132,14 +134,45 @@ def select(
     return _select(scores, check_scores(scores, k, mask), boost, mask, order, hard)
 
 
+def select_and_apply(
+    values: Tensor, scores: Tensor, quota: Quota, boost: float | Boost | None, mask: Tensor | None, order: Order,
+    hard: bool, members: bool = True,
+) -> tuple[Tensor, Selection]:  # fmt: skip
+    """Blended values, and the selection; by one operator where there is one. All but order and hard has been checked.
+
+    Without ``members``, the selection may have nothing but scores, indices and mask.
+    """
+    check_choice(order, "order", ("score", "position"))
+    check_flag(hard, "hard")
+    boost = as_boost(boost, scores.device)
+    backend = choose(scores, boost)
+    if hard or not fuses(backend, values, scores, mask):
+        selection = _play(scores, quota, boost, mask, order, hard, backend)
+        return selection._plan.apply(values), selection
+    out, *selected = fused_topk(values, scores, mask, quota, boost, order == "position", members, backend)
+    return out, _selection(selected, scores, boost, mask, backend)
+
+
 def _select(
     scores: Tensor, quota: Quota, boost: float | Boost | None, mask: Tensor | None, order: Order, hard: bool
 ) -> Selection:
     check_choice(order, "order", ("score", "position"))
     check_flag(hard, "hard")
     boost = as_boost(boost, scores.device)
-    backend = choose(scores, boost)
+    return _play(scores, quota, boost, mask, order, hard, choose(scores, boost))
+
+
+def _play(
+    scores: Tensor, quota: Quota, boost: Boost, mask: Tensor | None, order: Order, hard: bool, backend: str
+) -> Selection:
     selected = tournament(scores, mask, quota, boost, order == "position", backend)
+    return _selection(selected, scores, boost, mask, backend, hard)
+
+
+def _selection(
+    selected: Sequence[Tensor], scores: Tensor, boost: Boost, mask: Tensor | None, backend: str, hard: bool = False
+) -> Selection:
+    """The Selection of a tournament that has been played: see ``Selected`` of reference/tournament.py."""
     member, weight, score, leader, filled, valid = selected
     if weight.requires_grad and not is_compiling() and is_due():
         look(scores, mask, member, filled, valid, boost)

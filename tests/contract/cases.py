@@ -178,6 +178,16 @@ def run(case: Case) -> Results:
     )
 
 
+def run_topk(case: Case) -> tuple[Tensor, ...]:
+    """Forward and backward of ``knockout.topk``: its results, and the gradients of scores and values."""
+    scores, values, mask, given = case.inputs()
+    scores, values = scores.requires_grad_(), values.requires_grad_()
+    out = knockout.topk(values, scores, case.k, case.boost, mask, case.order, case.hard)
+    given_typed = [each.to(x.dtype) for each, x in zip(given, out[:2], strict=False)]
+    gradients = torch.autograd.grad(out[:2], (scores, values), given_typed)
+    return *(each.detach() for each in out), *gradients
+
+
 # What every transform of PyTorch is tried with.
 CASES = {
     "relative": Case(30, 5, Relative(1)),

@@ -76,7 +76,7 @@ constexpr int64_t kLong = 5000;  // longer rows are checked less often: ThreadSa
 
 // The forward pass of a row. Every array is exactly as large as required.
 template <class T, class S, class Threads>
-Result<T> forward(const ScoreRow<S>& row, const RowCall<T>& call, bool save, Workspace<T>& work, RowResult<T>& result,
+Result<T> forward(const ScoreRow<S>& row, const RowCall<T>& call, bool save, Workspace<T>& work, RowResults<T>& results,
                   const Threads& threads) {
   const int64_t k = call.shape.k;
   Result<T> out;
@@ -84,14 +84,14 @@ Result<T> forward(const ScoreRow<S>& row, const RowCall<T>& call, bool save, Wor
   out.filled.assign(k, 1);
   out.score.assign(k, T(-77));
   const SlotOutputs<T> slots{out.score.data(), out.leader.data(), reinterpret_cast<bool*>(out.filled.data())};
-  select_row<T>(row, call, save, work, slots, result, threads);
-  out.max_members = result.most_members();
+  select_row<T>(row, call, save, work, slots, results, threads);
+  out.max_members = results.most_members();
   out.member.assign(k * out.max_members, static_cast<int32_t>(call.shape.n));
   out.weight.assign(k * out.max_members, T(0));
   for (int64_t slot = 0; slot < k; ++slot) {
-    const int64_t begin = result.begin(slot), end = result.end[slot], at = slot * out.max_members;
-    std::copy(result.member.begin() + begin, result.member.begin() + end, out.member.begin() + at);
-    std::copy(result.weight.begin() + begin, result.weight.begin() + end, out.weight.begin() + at);
+    const int64_t begin = results.begin(slot), count = results.end[slot] - begin, at = slot * out.max_members;
+    std::copy_n(results.member.data() + begin, count, out.member.begin() + at);
+    std::copy_n(results.weight.data() + begin, count, out.weight.begin() + at);
   }
   return out;
 }
@@ -114,15 +114,15 @@ Result<T> run(const std::vector<T>& scores, const std::vector<uint8_t>& mask, co
   const std::vector<uint8_t> spaced_mask = spaced(mask, stride);
   const ScoreRow<T> row{spaced_scores.data(), stride, mask.empty() ? nullptr : spaced_mask.data(), stride};
   Workspace<T> work(shape);
-  RowResult<T> result;
-  Result<T> out = forward(row, call, true, work, result, threads);
-  check(static_cast<int64_t>(result.saved.size()) <= saved_length<T>().of(shape.n, shape.k),
+  RowResults<T> results;
+  Result<T> out = forward(row, call, true, work, results, threads);
+  check(results.saved.size() <= saved_length<T>().of(shape.n, shape.k),
         "length of the saved rounds, n = " + std::to_string(shape.n) + ", k = " + std::to_string(shape.k));
   if (shape.n <= kLong) {
     // The same without saved rounds, also in memory that the row before has used.
     Workspace<T> other_work(shape);
     for (int repeat = 0; repeat < 2; ++repeat) {
-      RowResult<T> unsaved;
+      RowResults<T> unsaved;
       check(forward(row, call, false, other_work, unsaved, threads) == out,
             "without saved rounds, n = " + std::to_string(shape.n));
     }
@@ -132,9 +132,9 @@ Result<T> run(const std::vector<T>& scores, const std::vector<uint8_t>& mask, co
   for (size_t i = 0; i < d_weight.size(); ++i) d_weight[i] = T(std::sin(1.0 + double(out.member[i])));
   for (size_t i = 0; i < d_score.size(); ++i) d_score[i] = T(std::cos(1.0 + double(out.leader[i])));
   out.gradient.assign(shape.n, T(-77));
-  const char* problem = select_row_backward<T>(row, call, out.member.data(), out.max_members,
-                                               OutputGradients<T>{d_weight.data(), d_score.data()}, result.saved.data(),
-                                               static_cast<int64_t>(result.saved.size()), out.gradient.data(), threads);
+  const char* problem = select_row_backward<T>(
+      row, call, RowMembers{out.member.data(), out.max_members}, OutputGradients<T>{d_weight.data(), d_score.data()},
+      results.saved.data(), results.saved.size(), out.gradient.data(), threads);
   check(!problem, problem ? problem : "");
   return out;
 }

@@ -178,7 +178,8 @@ void gathers(const char* type, double precision) {
     const std::vector<C> weight = {C(0.5), C(0.3), C(0.2)};
     std::vector<V> blended(d), scaled(d);
     std::vector<C> sum(d, C(1));
-    blend_value_rows(blended.data(), values.data(), PackedMembers<C>{offset.data(), weight.data(), 3}, d);
+    blend_value_rows(blended.data(), values.data(), PackedMembers<C, int64_t>{offset.data(), 1, weight.data(), 3, 3},
+                     d);
     scale_value_row(scaled.data(), values.data() + d, C(0.7), d);
     add_weighted(sum.data(), values.data() + d, C(0.7), d);
     bool same = true;

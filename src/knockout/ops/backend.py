@@ -28,6 +28,9 @@ class Backend(ABC):
     blend: Callable[..., Tensor]
     spread: Callable[..., Tensor]
     match: Callable[..., Tensor]
+    # FUSED of schema.py, or None: tournament and blend in one, and their derivative.
+    topk: Callable[..., tuple[Tensor, ...]] | None = None
+    topk_backward: Callable[..., tuple[Tensor, Tensor]] | None = None
 
     @abstractmethod
     def why_not(self) -> str:

@@ -15,6 +15,12 @@ slot:
 ``match``                grad (*batch, k, d), values (*rows, n, d), member -> (*batch, k, m), in float32 or float64
 
 *rows has as many dimensions as *batch and broadcasts to it. What the last three compute: autograd/gather.py.
+
+Two more have kernels for CPU tensors only:
+
+``topk``                 values (*batch, n, d), scores and mask (*batch, n) -> what ``tournament`` and then ``blend`` give:
+                         out (*batch, k, d), and the results of ``tournament``. m is 0 without ``members`` and ``save``.
+``topk_backward``        gradients of out and score -> those of values and scores; empty (0,) if they are not wanted
 """
 
 from __future__ import annotations
@@ -43,13 +49,26 @@ SCHEMAS = {
     "spread": "(Tensor grad, Tensor weight, Tensor member, SymInt[] shape) -> Tensor",
     "match": "(Tensor grad, Tensor values, Tensor member, bool float64) -> Tensor",
 }
+FUSED = {
+    "topk": (
+        "(Tensor values, Tensor scores, Tensor? mask, Tensor? c_tensor, Tensor? unit_tensor, "
+        f"{_QUOTA_AND_BOOST}, bool members, bool save) -> "
+        "(Tensor out, Tensor member, Tensor weight, Tensor score, Tensor leader, Tensor filled, Tensor valid, "
+        "Tensor saved)"
+    ),
+    "topk_backward": (
+        "(Tensor grad, Tensor? d_score, Tensor values, Tensor scores, Tensor? mask, Tensor? c_tensor, "
+        f"Tensor? unit_tensor, Tensor member, Tensor weight, Tensor saved, {_QUOTA_AND_BOOST}, bool values_wanted, "
+        "bool scores_wanted) -> (Tensor, Tensor)"
+    ),
+}
 
 # The length of `saved` in fixed mode, from n and k, which may be symbolic, and the size of a number: for each device
 # that has a backend of its own, put here by that backend. On other devices the reference runs, and saves nothing.
 SAVED_LENGTH: dict[str, Callable[[Any, Any, int], Any]] = {}
 
 _library = torch.library.Library("knockout", "DEF")
-for _name, _schema in SCHEMAS.items():
+for _name, _schema in (SCHEMAS | FUSED).items():
     _library.define(_name + _schema, tags=(torch.Tag.pt2_compliant_tag,))
 
 
@@ -107,12 +126,35 @@ def _match(grad: Tensor, values: Tensor, member: Tensor, float64: bool) -> Tenso
     return grad.new_empty(member.shape, dtype=torch.float64 if float64 else torch.float32)
 
 
+def _topk(
+    values: Tensor, scores: Tensor, mask: Tensor | None, c_tensor: Tensor | None, unit_tensor: Tensor | None, k: int,
+    numerator: int, kind: int, alpha: int, c: float, unit: float, by_position: bool, members: bool, save: bool,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    numbers = (k, numerator, kind, alpha, c, unit, by_position)
+    member, weight, *rest = _tournament(scores, mask, c_tensor, unit_tensor, *numbers, save, False)
+    if not (members or save):
+        member, weight = member[..., :0].clone(), weight[..., :0].clone()
+    return values.new_empty((*scores.shape[:-1], k, values.shape[-1])), member, weight, *rest
+
+
+def _topk_backward(
+    grad: Tensor, d_score: Tensor | None, values: Tensor, scores: Tensor, *rest: Any
+) -> tuple[Tensor, Tensor]:
+    *_, values_wanted, scores_wanted = rest
+    return (
+        values.new_empty(values.shape if values_wanted else (0,)),
+        scores.new_empty(scores.shape if scores_wanted else (0,)),
+    )
+
+
 SHAPES: dict[str, Callable[..., Any]] = {
     "tournament": _tournament,
     "tournament_backward": _tournament_backward,
     "blend": _blend,
     "spread": _spread,
     "match": _match,
+    "topk": _topk,
+    "topk_backward": _topk_backward,
 }
 
 

@@ -40,12 +40,14 @@ def blend(
     return out
 
 
-def _spread(grad: Tensor, weight: Tensor, member: Tensor, shape: torch.Size, backend: str) -> Tensor:
+def spread(grad: Tensor, weight: Tensor, member: Tensor, shape: torch.Size, backend: str) -> Tensor:
+    """The gradient of the values, of this shape (*rows, n, d): see above."""
     out: Tensor = apply(_Spread, grad, weight, member, shape, backend)
     return out
 
 
-def _match(grad: Tensor, values: Tensor, member: Tensor, dtype: torch.dtype, backend: str) -> Tensor:
+def match(grad: Tensor, values: Tensor, member: Tensor, dtype: torch.dtype, backend: str) -> Tensor:
+    """The gradient of the weights (*batch, k, m), which have this dtype: see above."""
     out: Tensor = apply(_Match, grad, values, member, dtype, backend)
     return out
 
@@ -78,8 +80,8 @@ class _Blend(_Gather):
         wanted = ctx.needs_input_grad
         # The weights first: that reads value rows which the forward pass has just read, and which the gradient of all
         # values would drive out of the cache.
-        d_weight = _match(grad, values, member, ctx.dtype, ctx.backend) if wanted[1] else None
-        d_values = _spread(grad, weight, member, ctx.shapes[0], ctx.backend) if wanted[0] else None
+        d_weight = match(grad, values, member, ctx.dtype, ctx.backend) if wanted[1] else None
+        d_values = spread(grad, weight, member, ctx.shapes[0], ctx.backend) if wanted[0] else None
         return d_values, d_weight, None, None, None, None
 
     @staticmethod
@@ -101,7 +103,7 @@ class _Spread(_Gather):
         grad, weight, member = ctx.saved_tensors
         wanted = ctx.needs_input_grad
         d_grad = blend(up, weight, member, backend=ctx.backend) if wanted[0] else None
-        d_weight = _match(grad, up, member, ctx.dtype, ctx.backend) if wanted[1] else None
+        d_weight = match(grad, up, member, ctx.dtype, ctx.backend) if wanted[1] else None
         return d_grad, d_weight, None, None, None
 
     @staticmethod
@@ -110,7 +112,7 @@ class _Spread(_Gather):
     ) -> tuple[Tensor, int]:
         tensors = zip((grad, weight, member), dims[:3], strict=True)
         grad, weight, member = (batch_first(x, dim, info.batch_size) for x, dim in tensors)
-        return _spread(grad, weight, member, torch.Size((info.batch_size, *shape)), backend), 0
+        return spread(grad, weight, member, torch.Size((info.batch_size, *shape)), backend), 0
 
 
 class _Match(_Gather):
@@ -124,7 +126,7 @@ class _Match(_Gather):
         up = torch.where(member < ctx.shapes[1][-2], up, 0.0)
         wanted = ctx.needs_input_grad
         d_grad = blend(values, up, member, backend=ctx.backend) if wanted[0] else None
-        d_values = _spread(grad, up, member, ctx.shapes[1], ctx.backend) if wanted[1] else None
+        d_values = spread(grad, up, member, ctx.shapes[1], ctx.backend) if wanted[1] else None
         return d_grad, d_values, None, None, None
 
     @staticmethod
@@ -132,4 +134,4 @@ class _Match(_Gather):
         info: Any, dims: Any, grad: Tensor, values: Tensor, member: Tensor, dtype: torch.dtype, backend: str
     ) -> tuple[Tensor, int]:
         grad, member = (batch_first(x, dim, info.batch_size) for x, dim in ((grad, dims[0]), (member, dims[2])))
-        return _match(grad, batch_first(values, dims[1], 1), member, dtype, backend), 0
+        return match(grad, batch_first(values, dims[1], 1), member, dtype, backend), 0

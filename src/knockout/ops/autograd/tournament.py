@@ -39,12 +39,23 @@ def tournament(
     # Fixed shapes, as long as any row could need: for tracing, and for tensor subclasses, which may be traced.
     fixed = torch.compiler.is_compiling() or type(scores) not in (Tensor, torch.nn.Parameter)
     boost, c_tensor, unit_tensor = detach_tensors(boost)
-    settings = _Settings(backend, (*quota, *encode(boost), by_position), save, fixed)
+    settings = Settings(backend, (*quota, *encode(boost), by_position), save, fixed)
     out: tuple[Tensor, ...] = apply(_Tournament, scores, mask, c_tensor, unit_tensor, settings)
     return out[:6]
 
 
-class _Settings(NamedTuple):
+def backward(
+    d_weight: Tensor | None, d_score: Tensor | None, scores: Tensor, mask: Tensor | None, c_tensor: Tensor | None,
+    unit_tensor: Tensor | None, member: Tensor, saved: Tensor, settings: Settings,
+) -> Tensor:  # fmt: skip
+    """The gradient of the scores (*batch, n), from those of weights and blended scores, of which one may be None."""
+    out: Tensor = apply(_Backward, d_weight, d_score, scores, mask, c_tensor, unit_tensor, member, saved, settings)
+    return out
+
+
+class Settings(NamedTuple):
+    """The arguments of the operators that are no tensors, but for those of the backward pass, which needs no more."""
+
     backend: str
     numbers: tuple[int, int, int, int, float, float, bool]  # a Quota, a BoostCode, by_position
     save: bool
@@ -62,7 +73,7 @@ class _Tournament(Function):
         mask: Tensor | None,
         c_tensor: Tensor | None,
         unit_tensor: Tensor | None,
-        settings: _Settings,
+        settings: Settings,
     ) -> Any:
         backend, numbers, save, fixed = settings
         return BACKENDS[backend].tournament(scores, mask, c_tensor, unit_tensor, *numbers, save, fixed)
@@ -80,7 +91,7 @@ class _Tournament(Function):
         _, d_weight, d_score, *_ = grads
         if d_weight is None and d_score is None:
             return (None,) * 5
-        return apply(_Backward, d_weight, d_score, *ctx.saved_tensors, ctx.settings), *(None,) * 4
+        return backward(d_weight, d_score, *ctx.saved_tensors, ctx.settings), *(None,) * 4
 
     @staticmethod
     def vmap(info: Any, dims: Any, *args: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
@@ -101,7 +112,7 @@ class _Backward(Function):
         unit_tensor: Tensor | None,
         member: Tensor,
         saved: Tensor,
-        settings: _Settings,
+        settings: Settings,
     ) -> Tensor:
         backend, numbers, _, _ = settings
         return BACKENDS[backend].tournament_backward(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Any
 
@@ -39,6 +40,8 @@ class CPU(Backend):
     blend = torch.ops.knockout.blend.default
     spread = torch.ops.knockout.spread.default
     match = torch.ops.knockout.match.default
+    topk = torch.ops.knockout.topk.default
+    topk_backward = torch.ops.knockout.topk_backward.default
 
     def why_not(self) -> str:
         return _missing
@@ -60,3 +63,20 @@ def _saved_length(n: Any, k: Any, itemsize: int) -> Any:
 
 if not _missing:
     schema.SAVED_LENGTH["cpu"] = _saved_length
+
+
+def _refuses_all(name: str) -> Callable[..., Any]:
+    """What an operator with kernels for CPU tensors alone does with others: an error that names the first of them."""
+    arguments = [argument.name for argument in getattr(torch.ops.knockout, name).default._schema.arguments]
+
+    def call(*args: Any) -> Any:
+        for each, x in zip(arguments, args, strict=False):
+            if isinstance(x, Tensor) and (not x.is_cpu or x.layout != torch.strided):
+                raise ValueError(f"knockout: {each} must be a dense CPU tensor; got {x.layout} on {x.device}")
+        raise RuntimeError(f"knockout: {name} must be called where there are kernels for {arguments[0]}. {_missing}")
+
+    return call
+
+
+for _name in schema.FUSED:
+    schema.implement(_name, _refuses_all(_name), "CompositeExplicitAutograd")

@@ -106,10 +106,10 @@ KNOCKOUT_INLINE T share_of(T t) {
 }
 
 // d share / d t, where share < 1.
-template <class T>
-KNOCKOUT_INLINE T share_slope(Alpha alpha, T t, T share) {
-  if (alpha == Alpha::softmax) return share * (T(1) - share);
-  if (alpha == Alpha::entmax) return (T(1) - t * t / T(4)) / (T(2) * std::sqrt(T(2) - t * t / T(4)));
+template <Alpha alpha, class T>
+KNOCKOUT_INLINE T share_slope(T t, T share) {
+  if constexpr (alpha == Alpha::softmax) return share * (T(1) - share);
+  if constexpr (alpha == Alpha::entmax) return (T(1) - t * t / T(4)) / (T(2) * std::sqrt(T(2) - t * t / T(4)));
   return T(0.5);
 }
 

@@ -1,6 +1,7 @@
 // Uninitialized working memory, reused from one call to the next.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -43,11 +44,13 @@ inline void forbid_access([[maybe_unused]] void* memory, [[maybe_unused]] std::s
 // which takes as long as a selection.
 class BufferCache {
  public:
-  // A block of at least `bytes`, or null.
-  void* take(std::size_t bytes) {
+  // A block of at least `bytes`, or null. Sets `bytes` to its size.
+  void* take(std::size_t& bytes) {
     for (Block& block : blocks_) {
       if (block.bytes >= bytes && block.bytes <= 8 * bytes) {
         void* found = block.memory;
+        total_ -= block.bytes;
+        bytes = block.bytes;
         block = {};
         return found;
       }
@@ -57,11 +60,12 @@ class BufferCache {
 
   // Keep a block for later; returns false if it is too large or the cache is full.
   bool keep(void* memory, std::size_t bytes) {
+    if (bytes > kMaxBytes || total_ + bytes > kMaxTotal) return false;
     for (Block& block : blocks_) {
-      if (!block.memory && bytes <= kMaxBytes) {
-        block = {memory, bytes};
-        return true;
-      }
+      if (block.memory) continue;
+      block = {memory, bytes};
+      total_ += bytes;
+      return true;
     }
     return false;
   }
@@ -76,12 +80,13 @@ class BufferCache {
   }
 
  private:
-  static constexpr std::size_t kMaxBytes = std::size_t{1} << 20;
+  static constexpr std::size_t kMaxBytes = std::size_t{1} << 22, kMaxTotal = std::size_t{1} << 24;
   struct Block {
     void* memory = nullptr;
     std::size_t bytes = 0;
   };
-  Block blocks_[12];
+  Block blocks_[16];
+  std::size_t total_ = 0;  // bytes
 };
 
 // An array that is not initialized: every kernel writes before it reads.
@@ -124,6 +129,34 @@ class Buffer {
  private:
   T* data_ = nullptr;
   std::size_t bytes_ = 0;
+};
+
+// An array that grows; what is added to it is not initialized.
+template <class T>
+class Array {
+ public:
+  // Add `count` elements, and return a pointer to them.
+  T* extend(int64_t count) {
+    reserve(size_ + count);
+    size_ += count;
+    return buffer_.get() + size_ - count;
+  }
+  // Make room for `size` elements in all, if there is none yet.
+  void reserve(int64_t size) {
+    if (size <= capacity_) return;
+    capacity_ = std::max(size, 2 * size_);
+    Buffer<T> larger(capacity_);
+    if (size_) std::memcpy(larger.get(), buffer_.get(), static_cast<std::size_t>(size_) * sizeof(T));
+    buffer_ = std::move(larger);
+  }
+  void clear() { size_ = 0; }
+  int64_t size() const { return size_; }
+  T* data() const { return buffer_.get(); }
+  T& operator[](int64_t i) const { return buffer_[i]; }
+
+ private:
+  Buffer<T> buffer_;
+  int64_t size_ = 0, capacity_ = 0;
 };
 
 }  // namespace knockout

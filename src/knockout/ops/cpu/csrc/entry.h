@@ -1,6 +1,7 @@
 // Entries of the tournament and their order.
 #pragma once
 
+#include <bit>
 #include <cstdint>
 
 #include "compiler.h"
@@ -16,11 +17,31 @@ struct Entry {
   int32_t ref;  // the index of a candidate, or n + the index of a node
 };
 
-// The leader of every entry: the candidate itself, or that of a blend's better entry.
+// Write an entry by one instruction where that is possible.
+template <class T>
+KNOCKOUT_INLINE void store(Entry<T>* to, const Entry<T>& entry) {
+  if constexpr (sizeof(T) == 4) {
+    const uint64_t bits = uint64_t{static_cast<uint32_t>(entry.ref)} << 32 | std::bit_cast<uint32_t>(entry.score);
+    *to = std::bit_cast<Entry<T>>(std::endian::native == std::endian::little ? bits : std::rotl(bits, 32));
+  } else {
+    *to = entry;
+  }
+}
+
+// The two entries of a pair, as refs.
+struct Pair {
+  int32_t better, worse;
+};
+
+// The leader of an entry: the candidate itself, or the leader of a blend's better entry. It is looked up only among
+// equal scores and in the end.
 struct Leaders {
   int32_t n;
-  const int32_t* of_node;
-  KNOCKOUT_INLINE int32_t operator()(int32_t ref) const { return ref < n ? ref : of_node[ref - n]; }
+  const Pair* pair;  // per node
+  int32_t operator()(int32_t ref) const {
+    while (ref >= n) ref = pair[ref - n].better;
+    return ref;
+  }
 };
 
 // The order of entries: the higher score is better; of equal scores, the one whose leader has the lower index.

@@ -44,17 +44,14 @@ struct Field {
       entry[to] = moving;
     }
     if (at < new_size) {
-      T best = entry[at].score;
-      for (int64_t i = at; i < new_size; ++i) best = std::max(best, entry[i].score);
+      const T best = score_range(entry + at, new_size - at).high;
       while (at > first_blend && entry[at - 1].score <= best) --at;
     }
     sorted = at;
   }
 
   T worst_score() const {
-    T worst = entry[size - 1].score;
-    for (int64_t i = sorted; i < size; ++i) worst = std::min(worst, entry[i].score);
-    return worst;
+    return sorted < size ? score_range(entry + sorted, size - sorted).low : entry[size - 1].score;
   }
 };
 

@@ -2,9 +2,9 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <cstdint>
 #include <limits>
+#include <utility>
 #include <vector>
 
 #include "exact_sum.h"
@@ -100,21 +100,10 @@ int32_t first_undecided(const Field<T>& field, const Round& round, const Boost<T
 template <class T, class Threads>
 void blend_undecided(const Field<T>& field, const Round& round, const Boost<T>& boost, T scale, const Rounds<T>& rounds,
                      const Threads& threads) {
-  const int32_t n = field.leaders.n;
   threads.parallel_for(round.pairs - round.decided, 16 * kPairBlock, [&](int64_t begin, int64_t end) {
-    PairBlock<T> pairs;
-    for (int64_t at = begin; at < end; at += kPairBlock) {
-      const int64_t count = std::min(kPairBlock, end - at), node = round.node + at;
-      Entry<T>* const better = field.entry + round.byes + round.decided + at;
-      const Entry<T>* const worse = field.entry + round.size - 1 - round.decided - at;
-      for (int64_t i = 0; i < count; ++i) pairs.better[i] = better[i].score;
-      for (int64_t i = 0; i < count; ++i) pairs.worse[i] = worse[-i].score;
-      blend_block(pairs, count, boost, scale);
-      record_nodes(
-          pairs, count, [=](int64_t i) { return better[i].ref; }, [=](int64_t i) { return worse[-i].ref; },
-          field.leaders, rounds, node);
-      for (int64_t i = 0; i < count; ++i) better[i] = {pairs.blend[i], static_cast<int32_t>(n + node + i)};
-    }
+    Entry<T>* const better = field.entry + round.byes + round.decided + begin;
+    const Entry<T>* const worse = field.entry + round.size - 1 - round.decided - begin;
+    blend_pairs(better, worse, end - begin, boost, scale, field.leaders.n, rounds, round.node + begin);
   });
 }
 
@@ -160,27 +149,51 @@ void play_rounds(Entry<T>* entries, Progress& progress, int64_t k, const Boost<T
   progress.size = field.size;
 }
 
-// use(member, weight) for the members of a slot that have a weight other than 0, the leader first.
-template <class T, class Use>
-void for_each_member(int32_t root, int64_t n, const Rounds<T>& rounds, const Use& use) {
-  struct Branch {
-    int32_t ref;
-    T weight;
-  };
-  std::array<Branch, kMaxRounds + 1> branches;
-  int depth = 0;
-  branches[depth++] = {root, T(1)};
-  while (depth > 0) {
-    auto [ref, weight] = branches[--depth];
-    while (ref >= n) {
-      const int64_t node = ref - n;
-      const T share = rounds.share[node], worse_weight = weight * (T(1) - share);
-      if (worse_weight != T(0)) branches[depth++] = {rounds.worse[node], worse_weight};
-      ref = rounds.better[node];
-      weight *= share;
-    }
-    if (weight != T(0)) use(ref, weight);
+// A member of a slot, or an entry on the way to its members: its ref, and its weight in the slot.
+template <class T>
+struct Branch {
+  int32_t ref;
+  T weight;
+};
+
+// The members of slots [begin, end) that have a weight other than 0, the leader first; ends[slot] is where those of a
+// slot end. `branches` starts with the entries of the slots; both arrays have room for all members and one more.
+// Returns the array that has the result.
+//
+// Every round, from the last to the first, replaces its nodes by their pairs, in order: no step waits for another.
+template <class T>
+Branch<T>* find_members(const Entry<T>* slots, int64_t begin, int64_t end, const Progress& progress, int32_t n,
+                        const Rounds<T>& rounds, Branch<T>* branches, Branch<T>* others, int64_t* ends) {
+  for (int64_t slot = begin; slot < end; ++slot) {
+    branches[slot - begin] = {slots[slot].ref, T(1)};
+    ends[slot] = slot - begin + 1;
   }
+  int64_t node_end = progress.nodes;
+  for (int r = progress.rounds - 1; r >= 0; --r) {
+    const int32_t first_node = n + rounds.round[r].node;
+    if (rounds.round[r].node == node_end) continue;
+    node_end = rounds.round[r].node;
+    int64_t from = 0, to = 0;
+    for (int64_t slot = begin; slot < end; ++slot) {
+      for (; from < ends[slot]; ++from) {
+        const Branch<T> branch = branches[from];
+        if (branch.ref < first_node) {
+          others[to++] = branch;
+          continue;
+        }
+        const Pair pair = rounds.pair[branch.ref - n];
+        const T share = rounds.share[branch.ref - n];
+        const T better = branch.weight * share, worse = branch.weight * (T(1) - share);
+        others[to] = {pair.better, better};
+        to += better != T(0);
+        others[to] = {pair.worse, worse};
+        to += worse != T(0);
+      }
+      ends[slot] = to;
+    }
+    std::swap(branches, others);
+  }
+  return branches;
 }
 
 }  // namespace knockout

@@ -33,20 +33,31 @@ Tensor blend_of(const Tensor& values, const SlotMembers& slots, const uint8_t* v
   const V nan = static_cast<V>(std::numeric_limits<float>::quiet_NaN());
   const int64_t grain = std::max<int64_t>(1, (1 << 15) / (4 * d + slots.max_members));
   AllThreads().parallel_for(slots.rows * slots.k, grain, [&](int64_t begin, int64_t end) {
-    PrefetchedSlots<V> group;
-    for (int64_t first = begin; first < end; first += PrefetchedSlots<V>::kSlots) {
-      const int64_t count = std::min(PrefetchedSlots<V>::kSlots, end - first);
-      group.look_up(slots, first, count, offset_of, source, n, stride, d);
+    using C = ComputeType<V>;
+    PackedSlots<C> group;
+    int64_t row_index = -1, row_offset = 0;
+    for (int64_t first = begin; first < end; first += PackedSlots<C>::kSlots) {
+      const int64_t count = std::min(PackedSlots<C>::kSlots, end - first);
+      group.clear();
+      RowOfSlot row_of_slot(first, slots.k);
+      for (int64_t slot = first; slot < first + count; ++slot, row_of_slot.advance()) {
+        if (row_of_slot.index != row_index) row_index = row_of_slot.index, row_offset = offset_of(row_index);
+        slots.for_each<C>(slot, n, [&](int64_t, int64_t member, C weight) {
+          group.add_member(row_offset + member * stride, weight);
+        });
+        group.end_slot();
+      }
+      group.prefetch_first(source, d);
       RowOfSlot batch_row(first, slots.k);
       for (int64_t i = 0; i < count; ++i, batch_row.advance()) {
         V* const row = result + (first + i) * d;
-        const auto members = group.members(i);
+        const auto members = group[i];
         if (valid && !valid[batch_row.index]) {
           std::fill_n(row, d, nan);
         } else if (members.count == 0 || (hard && slots.leader_is_padding(first + i, n))) {
           std::fill_n(row, d, V(0));
         } else if (hard) {
-          std::copy_n(source + members.offset[0], d, row);
+          std::copy_n(source + members.offset(0), d, row);
         } else {
           blend_value_rows(row, source, members, d);
         }

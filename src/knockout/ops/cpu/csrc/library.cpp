@@ -5,6 +5,7 @@
 
 #include "gather_op.h"
 #include "saved_rounds.h"
+#include "topk_op.h"
 #include "tournament_op.h"
 
 namespace knockout {
@@ -15,6 +16,8 @@ STABLE_TORCH_LIBRARY_IMPL(knockout, CPU, m) {
   m.impl("blend", TORCH_BOX(&blend));
   m.impl("spread", TORCH_BOX(&spread));
   m.impl("match", TORCH_BOX(&match));
+  m.impl("topk", TORCH_BOX(&topk));
+  m.impl("topk_backward", TORCH_BOX(&topk_backward));
 }
 
 }  // namespace knockout

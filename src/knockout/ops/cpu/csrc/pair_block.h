@@ -53,20 +53,20 @@ KNOCKOUT_VECTORIZED void blend_block(PairBlock<double>& pairs, int64_t count, co
   blend_block_by_kind(pairs, count, boost, scale);
 }
 
-// Record the first `count` pairs of a block as nodes from `node` on; better(i) and worse(i) are the refs of pair i.
-template <class T, class Better, class Worse>
-void record_nodes(const PairBlock<T>& pairs, int64_t count, const Better& better, const Worse& worse,
-                  const Leaders& leaders, const Rounds<T>& rounds, int64_t node) {
-  for (int64_t i = 0; i < count; ++i) {
-    const int32_t ref = better(i);
-    rounds.better[node + i] = ref;
-    rounds.worse[node + i] = worse(i);
-    rounds.leader[node + i] = leaders(ref);
-  }
-  std::copy(pairs.share, pairs.share + count, rounds.share + node);
-  if (rounds.score) {
-    std::copy(pairs.better, pairs.better + count, rounds.score + node);
-    std::copy(pairs.gap, pairs.gap + count, rounds.gap + node);
+// Blend `count` pairs, in blocks: pair i has the entries better[i] and worse[-i]. Record them as nodes from `node` on;
+// a blend replaces the better entry of its pair.
+template <class T>
+void blend_pairs(Entry<T>* better, const Entry<T>* worse, int64_t count, const Boost<T>& boost, T scale, int32_t n,
+                 const Rounds<T>& rounds, int64_t node) {
+  PairBlock<T> pairs;
+  for (; count > 0; count -= kPairBlock, better += kPairBlock, worse -= kPairBlock, node += kPairBlock) {
+    const int64_t size = std::min(kPairBlock, count);
+    for (int64_t i = 0; i < size; ++i) pairs.better[i] = better[i].score;
+    for (int64_t i = 0; i < size; ++i) pairs.worse[i] = worse[-i].score;
+    blend_block(pairs, size, boost, scale);
+    for (int64_t i = 0; i < size; ++i) rounds.pair[node + i] = {better[i].ref, worse[-i].ref};
+    std::copy_n(pairs.share, size, rounds.share + node);
+    for (int64_t i = 0; i < size; ++i) better[i] = {pairs.blend[i], static_cast<int32_t>(n + node + i)};
   }
 }
 

@@ -206,23 +206,12 @@ class PartialRounds {
     const RankRange wide = with_margin(r, range);
     const int64_t first = std::max(wide.begin, plan.undecided);
     if (first >= wide.end) return true;
-    T first_blend = 0, last_blend = 0, first_gap = 0, last_gap = 0;
-    PairBlock<T> pairs;
-    for (int64_t at = first; at < wide.end; at += kPairBlock) {
-      const int64_t count = std::min(kPairBlock, wide.end - at);
-      for (int64_t i = 0; i < count; ++i) pairs.better[i] = entries[at + i].score;
-      for (int64_t i = 0; i < count; ++i) pairs.worse[i] = entries[plan.opponent(at + i)].score;
-      blend_block(pairs, count, boost_, plan.scale);
-      if (at == first) first_blend = pairs.blend[0], first_gap = pairs.gap[0];
-      last_blend = pairs.blend[count - 1], last_gap = pairs.gap[count - 1];
-      record_nodes(
-          pairs, count, [&](int64_t i) { return entries[at + i].ref; },
-          [&](int64_t i) { return entries[plan.opponent(at + i)].ref; }, leaders_, rounds, nodes);
-      for (int64_t i = 0; i < count; ++i) {
-        entries[at + i] = {pairs.blend[i], static_cast<int32_t>(leaders_.n + nodes + i)};
-      }
-      nodes += count;
-    }
+    const int64_t count = wide.end - first, last = wide.end - 1;
+    const T first_gap = entries[first].score - entries[plan.opponent(first)].score;
+    const T last_gap = entries[last].score - entries[plan.opponent(last)].score;
+    blend_pairs(entries + first, entries + plan.opponent(first), count, boost_, plan.scale, leaders_.n, rounds, nodes);
+    nodes += count;
+    const T first_blend = entries[first].score, last_blend = entries[last].score;
     if (r == all_rounds_ - 1) return true;
     sort_entries(entries + first, wide.end - first, leaders_, OneThread());
     if (wide.end < plan.half) {  // the blends of the next pairs must be below

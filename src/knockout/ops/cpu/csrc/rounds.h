@@ -8,6 +8,8 @@
 
 #include <cstdint>
 
+#include "entry.h"
+
 namespace knockout {
 
 constexpr int kMaxRounds = 31;           // rows have less than 2^30 candidates: 30 rounds at most
@@ -38,14 +40,9 @@ struct Round {
 template <class T>
 struct Rounds {
   Round* round;
-  T* scale;         // per round; the last one, which no round needs, is the spread of the scores: an adaptive boost
-  int32_t* order;   // refs after the last round: the slots, then the entries eliminated by the last round, and so on
-  int32_t* better;  // per node, as all that follow: the ref of the better entry of the pair
-  int32_t* worse;   // the ref of the worse entry
-  int32_t* leader;  // the leader of the better entry
-  T* share;         // of the better entry
-  T* score;         // of the better entry; null if nothing is saved for the backward pass
-  T* gap;           // between the two scores
+  T* scale;    // per round; the last one, which no round needs, is the spread of the scores: an adaptive boost
+  Pair* pair;  // per node
+  T* share;    // per node: of the better entry
 };
 
 // How many rounds of a row have been played, and what is left.

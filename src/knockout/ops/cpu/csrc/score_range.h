@@ -21,10 +21,19 @@ struct ScoreRange {
   }
 };
 
+KNOCKOUT_INLINE float score_of(float score) { return score; }
+KNOCKOUT_INLINE double score_of(double score) { return score; }
 template <class T>
-KNOCKOUT_INLINE ScoreRange<T> score_range_of(const T* score, int64_t count) {
+KNOCKOUT_INLINE T score_of(const Entry<T>& entry) {
+  return entry.score;
+}
+
+// The range of an array of scores, or of entries.
+template <class Scored>
+KNOCKOUT_INLINE auto score_range_of(const Scored* scored, int64_t count) {
+  using T = decltype(score_of(*scored));
   T low[kLanes], high[kLanes], zero[kLanes];
-  for (int64_t lane = 0; lane < kLanes; ++lane) low[lane] = high[lane] = score[0], zero[lane] = 0;
+  for (int64_t lane = 0; lane < kLanes; ++lane) low[lane] = high[lane] = score_of(scored[0]), zero[lane] = 0;
   const auto include = [&](int64_t lane, T value) {
     low[lane] = value < low[lane] ? value : low[lane];
     high[lane] = value > high[lane] ? value : high[lane];
@@ -32,9 +41,9 @@ KNOCKOUT_INLINE ScoreRange<T> score_range_of(const T* score, int64_t count) {
   };
   int64_t i = 0;
   for (; i + kLanes <= count; i += kLanes) {
-    for (int64_t lane = 0; lane < kLanes; ++lane) include(lane, score[i + lane]);
+    for (int64_t lane = 0; lane < kLanes; ++lane) include(lane, score_of(scored[i + lane]));
   }
-  for (; i < count; ++i) include(0, score[i]);
+  for (; i < count; ++i) include(0, score_of(scored[i]));
   ScoreRange<T> all{low[0], high[0], true};
   for (int64_t lane = 0; lane < kLanes; ++lane) {
     all.low = std::min(all.low, low[lane]);
@@ -49,6 +58,12 @@ KNOCKOUT_VECTORIZED ScoreRange<float> score_range(const float* score, int64_t co
 }
 KNOCKOUT_VECTORIZED ScoreRange<double> score_range(const double* score, int64_t count) {
   return score_range_of(score, count);
+}
+KNOCKOUT_VECTORIZED ScoreRange<float> score_range(const Entry<float>* entry, int64_t count) {
+  return score_range_of(entry, count);
+}
+KNOCKOUT_VECTORIZED ScoreRange<double> score_range(const Entry<double>* entry, int64_t count) {
+  return score_range_of(entry, count);
 }
 
 // The range of `count` scores, with several threads. They come in parts: scores(begin, end) returns a pointer to those

@@ -104,39 +104,32 @@ struct RowOfSlot {
   }
 };
 
-// The packed members of a few consecutive slots. They are looked up together, so that their value rows are on the way
-// from memory while those of other slots are summed.
-template <class V>
-class PrefetchedSlots {
+// The packed members of a few consecutive slots, so that value rows of the next slots are on their way from memory
+// while those of a slot are summed.
+template <class C>
+class PackedSlots {
  public:
   static constexpr int64_t kSlots = 32;
-  using C = ComputeType<V>;
 
-  // Look up `count` slots from `first` on; `values` has rows of d values each, `stride` apart.
-  void look_up(const SlotMembers& slots, int64_t first, int64_t count, const RowOffsets& offset_of, const V* values,
-               int64_t n, int64_t stride, int64_t d) {
-    offset_.clear(), weight_.clear(), end_.clear();
-    RowOfSlot row(first, slots.k);
-    for (int64_t slot = first; slot < first + count; ++slot, row.advance()) {
-      if (row.index != row_) row_ = row.index, row_offset_ = offset_of(row_);
-      slots.for_each<C>(slot, n, [&](int64_t, int64_t member, C weight) {
-        offset_.push_back(row_offset_ + member * stride);
-        weight_.push_back(weight);
-        const char* bytes = reinterpret_cast<const char*>(values + offset_.back());
-        for (int64_t i = 0; i < std::min<int64_t>(d * sizeof(V), 512); i += 64) __builtin_prefetch(bytes + i);
-      });
-      end_.push_back(static_cast<int64_t>(offset_.size()));
-    }
+  void clear() { offset_.clear(), weight_.clear(), end_.clear(); }
+  void add_member(int64_t offset, C weight) { offset_.push_back(offset), weight_.push_back(weight); }
+  void end_slot() { end_.push_back(static_cast<int64_t>(offset_.size())); }
+
+  // Let the first value rows be on their way from memory.
+  template <class V>
+  void prefetch_first(const V* values, int64_t d) const {
+    const auto count = std::min<int64_t>(kRowsAhead, static_cast<int64_t>(offset_.size()));
+    for (int64_t i = 0; i < count; ++i) prefetch(values + offset_[i], d);
   }
 
-  // The members of slot first + i.
-  PackedMembers<C> members(int64_t i) const {
+  // The members of the i-th slot.
+  PackedMembers<C, int64_t> operator[](int64_t i) const {
     const int64_t begin = i ? end_[i - 1] : 0;
-    return {offset_.data() + begin, weight_.data() + begin, end_[i] - begin};
+    return {offset_.data() + begin, 1, weight_.data() + begin, end_[i] - begin,
+            static_cast<int64_t>(offset_.size()) - begin};
   }
 
  private:
-  int64_t row_ = -1, row_offset_ = 0;
   std::vector<int64_t> offset_, end_;
   std::vector<C> weight_;
 };

@@ -4,8 +4,11 @@
 #include <algorithm>
 #include <cstdint>
 #include <limits>
+#include <utility>
 
 #include "buckets.h"
+#include "radix_sort.h"
+#include "score_range.h"
 #include "threads.h"
 
 namespace knockout {
@@ -56,6 +59,37 @@ KNOCKOUT_VECTORIZED void sort_few(Entry<double>* entry, int64_t count, const Lea
   insertion_sort(entry, count, leaders);
 }
 
+// --- as many as fit into a cache ---
+
+// Sort entries with equal scores by their leaders, among entries that are sorted by score.
+template <class T>
+void sort_ties(Entry<T>* entry, int64_t count, const Leaders& leaders) {
+  for (int64_t begin = 0, end = 1; begin < count; begin = end++) {
+    while (end < count && entry[end].score == entry[begin].score) ++end;
+    if (end - begin == 1) continue;
+    // Leaders are looked up once: a blend's leader is as far away as it has rounds behind it.
+    const Buffer<std::pair<int32_t, Entry<T>>> tied(end - begin);
+    bool sorted = true;
+    for (int64_t i = 0; i < end - begin; ++i) {
+      tied[i] = {leaders(entry[begin + i].ref), entry[begin + i]};
+      sorted = sorted && (i == 0 || tied[i - 1].first < tied[i].first);
+    }
+    if (sorted) continue;
+    std::sort(tied.get(), tied.get() + (end - begin),
+              [](const auto& one, const auto& other) { return one.first < other.first; });
+    for (int64_t i = 0; i < end - begin; ++i) entry[begin + i] = tied[i].second;
+  }
+}
+
+// By one thread.
+template <class T>
+void sort_in_cache(Entry<T>* entry, int64_t count, const Leaders& leaders) {
+  if (count <= kFewEntries) return sort_few(entry, count, leaders);
+  const ScoreRange<T> range = score_range(entry, count);
+  const bool ties = range.low == range.high || radix_sort(EntrySource<T>{entry}, entry, count, range.low, range.high);
+  if (ties) sort_ties(entry, count, leaders);
+}
+
 // --- entries that are in buckets ---
 
 constexpr int64_t kMaxDistance = 32;
@@ -89,17 +123,11 @@ KNOCKOUT_VECTORIZED void sort_nearby(Entry<double>* entry, int64_t count, int64_
   sort_nearby_of(entry, count, distance, copy);
 }
 
-constexpr int kBucketLevels = 3;
-
-template <class T, class Threads>
-void sort_entries(Entry<T>* entry, int64_t count, const Leaders& leaders, const Threads& threads,
-                  int levels = kBucketLevels);
-
 // Sort within buckets: bucket b is from start[b] to start[b + 1], the largest has `largest` entries. Equal scores keep
 // their order, or, if the largest bucket is too large for sort_nearby, are ordered by their leaders.
 template <class T, class Threads>
 void sort_buckets(Entry<T>* entry, const int32_t* start, int64_t buckets, int64_t largest, const Leaders& leaders,
-                  const Threads& threads, int levels = kBucketLevels) {
+                  const Threads& threads) {
   if (largest < 2) return;
   const int64_t grain = buckets * 16384 / (start[buckets] - start[0] + 1);
   threads.parallel_for(buckets, std::max<int64_t>(1, grain), [&](int64_t from, int64_t to) {
@@ -110,39 +138,29 @@ void sort_buckets(Entry<T>* entry, const int32_t* start, int64_t buckets, int64_
       return sort_nearby(entry + start[from], count, largest - 1, copy.get());
     }
     for (int64_t b = from; b < to; ++b) {
-      sort_entries(entry + start[b], start[b + 1] - start[b], leaders, OneThread(), levels - 1);
+      sort_in_cache(entry + start[b], start[b + 1] - start[b], leaders);
     }
   });
 }
 
 // --- any number of entries ---
 
-// Sort into buckets, and those into buckets again, for at most so many levels; then, if scores spread over many orders
-// of magnitude leave large buckets, by comparison.
+constexpr int64_t kCachedEntries = 1 << 16;
+
 template <class T, class Threads>
-void sort_entries(Entry<T>* entry, int64_t count, const Leaders& leaders, const Threads& threads, int levels) {
-  if (count <= kFewEntries) return sort_few(entry, count, leaders);
-  T low = entry[0].score, high = low;
-  bool sorted = true;
-  for (int64_t i = 1; i < count; ++i) {
-    low = std::min(low, entry[i].score);
-    high = std::max(high, entry[i].score);
-    sorted = sorted && !is_better(entry[i], entry[i - 1], leaders);
+void sort_entries(Entry<T>* entry, int64_t count, const Leaders& leaders, const Threads& threads) {
+  if (count <= kCachedEntries) return sort_in_cache(entry, count, leaders);
+  const ScoreRange<T> range = score_range(entry, count);
+  if (range.low < range.high) {
+    const Buffer<Entry<T>> copy(count);
+    std::copy_n(entry, count, copy.get());
+    const Buffer<int32_t> start(bucket_count_for(count) + 1);
+    BucketSort<T, EntrySource<T>> buckets({copy.get()}, count, range.low, range.high, threads.count());
+    const int64_t largest = buckets.count(start.get(), threads);
+    buckets.place(entry, nullptr, threads);
+    sort_buckets(entry, start.get(), bucket_count_for(count), largest, leaders, threads);
   }
-  if (sorted) return;  // equal scores, most likely
-  const auto better = [&](const Entry<T>& one, const Entry<T>& other) { return is_better(one, other, leaders); };
-  if (levels == 0 || !(low < high)) return std::sort(entry, entry + count, better);
-  const Buffer<Entry<T>> copy(count);
-  std::copy_n(entry, count, copy.get());
-  const Buffer<int32_t> start(bucket_count_for(count) + 1);
-  BucketSort<T, EntrySource<T>> buckets({copy.get()}, count, low, high, threads.count());
-  const int64_t largest = buckets.count(start.get(), threads);
-  buckets.place(entry, nullptr, threads);
-  sort_buckets(entry, start.get(), bucket_count_for(count), largest, leaders, threads, levels);
-  for (int64_t begin = 0, end = 1; begin < count; begin = end++) {  // equal scores, by their leaders
-    while (end < count && entry[end].score == entry[begin].score) ++end;
-    if (end - begin > 1) std::sort(entry + begin, entry + end, better);
-  }
+  sort_ties(entry, count, leaders);
 }
 
 }  // namespace knockout

@@ -123,43 +123,42 @@ struct BoostArguments {
   }
 };
 
-// Write the members and weights of all rows to tensors (*batch, k, max_members), with padding behind those of a slot.
+// Write the members and weights of some rows to arrays (rows, k, max_members), with padding behind those of a slot.
 template <class T>
-void write_members(const std::vector<RowResult<T>>& results, const RowShape& shape, int64_t max_members,
-                   int32_t* members, T* weights) {
-  const int64_t k = shape.k, slots = static_cast<int64_t>(results.size()) * k;
-  AllThreads().parallel_for(slots, std::max<int64_t>(1, (1 << 14) / max_members), [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      const RowResult<T>& result = results[i / k];
-      const int64_t first = result.begin(i % k), count = result.end[i % k] - first;
-      int32_t* const member = members + i * max_members;
-      T* const weight = weights + i * max_members;
-      std::copy_n(result.member.data() + first, count, member);
-      std::fill(member + count, member + max_members, static_cast<int32_t>(shape.n));
-      std::copy_n(result.weight.data() + first, count, weight);
-      std::fill(weight + count, weight + max_members, result.valid ? T(0) : std::numeric_limits<T>::quiet_NaN());
-    }
-  });
+void write_members(const RowResults<T>& results, const RowShape& shape, int64_t max_members, int32_t* member,
+                   T* weight) {
+  for (int64_t slot = 0; slot < results.end.size(); ++slot, member += max_members, weight += max_members) {
+    const int64_t first = results.begin(slot), count = results.end[slot] - first;
+    std::copy_n(results.member.data() + first, count, member);
+    std::fill(member + count, member + max_members, static_cast<int32_t>(shape.n));
+    std::copy_n(results.weight.data() + first, count, weight);
+    const bool valid = results.rows[slot / shape.k].valid;
+    std::fill(weight + count, weight + max_members, valid ? T(0) : std::numeric_limits<T>::quiet_NaN());
+  }
 }
 
-// Write the saved rounds of all rows to a tensor (*batch, length), with zeros behind those of a row.
+// Write the saved rounds of some rows to an array (rows, length), with zeros behind those of a row.
 template <class T>
-void write_saved(const std::vector<RowResult<T>>& results, int64_t length, int32_t* out) {
+void write_saved(const RowResults<T>& results, int64_t length, int32_t* out) {
   if (length == 0) return;
-  const int64_t rows = static_cast<int64_t>(results.size());
-  AllThreads().parallel_for(rows, std::max<int64_t>(1, (1 << 14) / length), [&](int64_t begin, int64_t end) {
-    for (int64_t row = begin; row < end; ++row) {
-      const std::vector<int32_t>& saved = results[row].saved;
-      std::fill(std::copy(saved.begin(), saved.end(), out + row * length), out + (row + 1) * length, 0);
-    }
-  });
+  for (size_t row = 0; row < results.rows.size(); ++row, out += length) {
+    const int64_t first = results.saved_begin(row), count = results.rows[row].saved_end - first;
+    std::fill(std::copy_n(results.saved.data() + first, count, out), out + length, 0);
+  }
 }
 
-// Members, weights and saved rounds are as long as the longest of this batch; with `fixed`, as long as any row of this
-// shape could need, for callers that must know shapes in advance.
-template <class S>
-TournamentResult tournament_of(const TournamentCall& call, const RowCall<ComputeType<S>>& row_call, bool save,
-                               bool fixed) {
+// What to keep of a tournament beyond the results that have one number per slot.
+struct Keep {
+  bool members;  // with their weights
+  bool rounds;   // for the backward pass
+  bool fixed;    // whether both are as long as any row of this shape could need, for callers that must know shapes in
+                 // advance; otherwise, as long as the longest of this batch
+};
+
+// use(results, row, threads) after each row, which is the last one of the results.
+template <class S, class Use>
+TournamentResult play_tournament(const TournamentCall& call, const RowCall<ComputeType<S>>& row_call, const Keep& keep,
+                                 const Use& use) {
   using T = ComputeType<S>;
   const int64_t n = call.row.n, k = call.row.k;
   const Sizes per_slot = joined(call.batch, {k});
@@ -167,29 +166,63 @@ TournamentResult tournament_of(const TournamentCall& call, const RowCall<Compute
   Tensor filled = empty(per_slot, ScalarType::Bool), valid = empty(joined(call.batch, {1}), ScalarType::Bool);
   const SlotOutputs<T> out{data<T>(score), data<int64_t>(leader), data<bool>(filled)};
   const ScoreRows<S> score_rows(call);
-  std::vector<RowResult<T>> results(call.rows);
+  std::vector<RowResults<T>> results(call.rows);  // of rows that a thread has worked on, at the index of the first
   parallel_rows(call.rows, n, [&](int64_t begin, int64_t end, const auto& threads) {
     Workspace<T> work(call.row);
     for (int64_t row = begin; row < end; ++row) {
       const SlotOutputs<T> row_out{out.score + row * k, out.leader + row * k, out.filled + row * k};
-      select_row<T>(score_rows[row], row_call, save, work, row_out, results[row], threads);
+      RowResults<T>& some = results[begin];
+      select_row<T>(score_rows[row], row_call, keep.rounds, work, row_out, some, threads);
+      use(some, row, threads);
+      if (!keep.members) some.member.clear(), some.weight.clear(), some.end.clear();
+      if (row == begin) some.expect(end - begin - 1);
     }
   });
 
-  int64_t max_members = fixed ? call.row.max_members() : 1;
-  int64_t length = save && fixed ? saved_length<T>().of(n, k) : 0;
+  int64_t max_members = keep.fixed ? call.row.max_members() : keep.members ? 1 : 0;
+  int64_t length = keep.rounds && keep.fixed ? saved_length<T>().of(n, k) : 0;
   bool* next_valid = data<bool>(valid);
-  for (const RowResult<T>& result : results) {
-    *next_valid++ = result.valid;
-    if (!fixed) max_members = std::max(max_members, result.most_members());
-    if (save) length = std::max(length, static_cast<int64_t>(result.saved.size()));
+  for (const RowResults<T>& some : results) {
+    for (const auto& row : some.rows) *next_valid++ = row.valid;
+    if (!keep.fixed && keep.members) max_members = std::max(max_members, some.most_members());
+    length = std::max(length, some.most_saved());
   }
   const Sizes per_member = joined(call.batch, {k, max_members});
   Tensor member = empty(per_member, ScalarType::Int), weight = empty(per_member, dtype_of<T>());
   Tensor saved = empty(joined(call.batch, {length}), ScalarType::Int);
-  write_members(results, call.row, max_members, data<int32_t>(member), data<T>(weight));
-  write_saved(results, length, data<int32_t>(saved));
+  int32_t *const members = data<int32_t>(member), *const rounds = data<int32_t>(saved);
+  T* const weights = data<T>(weight);
+  // By the same threads, if possible: each keeps the memory of its results for its next call.
+  parallel_rows(call.rows, n, [&](int64_t begin, int64_t end, const auto&) {
+    for (int64_t row = begin; row < end; ++row) {
+      const RowResults<T> some = std::move(results[row]);
+      write_members(some, call.row, max_members, members + row * k * max_members, weights + row * k * max_members);
+      write_saved(some, length, rounds + row * length);
+    }
+  });
   return {member, weight, score, leader, filled, valid, saved};
+}
+
+// Check a tensor of numbers of type T, of shape (*batch, *sizes), and return it contiguous.
+template <class T>
+Tensor checked_numbers(const Tensor& tensor, const char* name, const Sizes& batch,
+                       std::initializer_list<int64_t> sizes) {
+  check_tensor(tensor, name, {dtype_of<T>()}, std::is_same_v<T, float> ? "float32" : "float64");
+  check_shape(tensor, name, batch, sizes);
+  return as_contiguous(tensor);
+}
+
+// Check the members and saved rounds that a tournament has returned. Returns the number of members of a slot.
+inline int64_t check_saved(const TournamentCall& call, const Tensor& member, const Tensor& saved) {
+  for (const auto& [tensor, name] : {std::pair(&member, "member"), std::pair(&saved, "saved")}) {
+    check_tensor(*tensor, name, {ScalarType::Int}, "int32");
+    check(tensor->dim() > 0, name, " must have dimensions; got none");
+  }
+  const int64_t max_members = member.size(member.dim() - 1);
+  check(max_members >= 1, "member must have a last dimension of at least 1; got ", max_members);
+  check_shape(member, "member", call.batch, {call.row.k, max_members});
+  check_shape(saved, "saved", call.batch, {saved.size(saved.dim() - 1)});
+  return max_members;
 }
 
 template <class S>
@@ -200,14 +233,8 @@ Tensor tournament_backward_of(const TournamentCall& call, const RowCall<ComputeT
   const int64_t n = call.row.n, k = call.row.k;
   const int64_t max_members = member.size(member.dim() - 1), members_per_row = k * max_members;
   const int64_t length = saved.size(saved.dim() - 1);
-  const auto checked = [&](const Tensor& tensor, const char* name, std::initializer_list<int64_t> sizes) {
-    check_tensor(tensor, name, {dtype_of<T>()}, std::is_same_v<T, float> ? "float32" : "float64");
-    check_shape(tensor, name, call.batch, sizes);
-    return as_contiguous(tensor);
-  };
-  if (d_weight) d_weight = checked(*d_weight, "d_weight", {k, max_members});
-  if (d_score) d_score = checked(*d_score, "d_score", {k});
-  saved = as_aligned(saved, sizeof(T));
+  if (d_weight) d_weight = checked_numbers<T>(*d_weight, "d_weight", call.batch, {k, max_members});
+  if (d_score) d_score = checked_numbers<T>(*d_score, "d_score", call.batch, {k});
   const T* const d_weights = d_weight ? data<T>(*d_weight) : nullptr;
   const T* const d_scores = d_score ? data<T>(*d_score) : nullptr;
   Tensor out = empty(joined(call.batch, {n}), call.scores.scalar_type());
@@ -222,7 +249,7 @@ Tensor tournament_backward_of(const TournamentCall& call, const RowCall<ComputeT
       const OutputGradients<T> output{d_weights ? d_weights + row * members_per_row : nullptr,
                                       d_scores ? d_scores + row * k : nullptr};
       const char* const found =
-          select_row_backward<T>(score_rows[row], row_call, members + row * members_per_row, max_members, output,
+          select_row_backward<T>(score_rows[row], row_call, {members + row * members_per_row, max_members}, output,
                                  saved_data + row * length, length, gradient + row * n, threads);
       if (found) problem = found;
     }
@@ -238,7 +265,9 @@ inline TournamentResult tournament(Tensor scores, std::optional<Tensor> mask, st
   const BoostArguments boost(c_tensor, unit_tensor, kind, alpha, c, unit);
   return dispatch_dtype(call.scores, [&](auto s) {
     using S = decltype(s);
-    return tournament_of<S>(call, {call.row, boost.as<ComputeType<S>>(), by_position}, save, fixed);
+    const auto nothing_more = [](const auto&, int64_t, const auto&) {};
+    return play_tournament<S>(call, {call.row, boost.as<ComputeType<S>>(), by_position}, {true, save, fixed},
+                              nothing_more);
   });
 }
 
@@ -249,14 +278,7 @@ inline Tensor tournament_backward(std::optional<Tensor> d_weight, std::optional<
                                   bool by_position) {
   const TournamentCall call(scores, mask, k, numerator);
   const BoostArguments boost(c_tensor, unit_tensor, kind, alpha, c, unit);
-  for (const auto& [tensor, name] : {std::pair(&member, "member"), std::pair(&saved, "saved")}) {
-    check_tensor(*tensor, name, {ScalarType::Int}, "int32");
-    check(tensor->dim() > 0, name, " must have dimensions; got none");
-  }
-  const int64_t max_members = member.size(member.dim() - 1);
-  check(max_members >= 1, "member must have a last dimension of at least 1; got ", max_members);
-  check_shape(member, "member", call.batch, {k, max_members});
-  check_shape(saved, "saved", call.batch, {saved.size(saved.dim() - 1)});
+  check_saved(call, member, saved);
   return dispatch_dtype(call.scores, [&](auto s) {
     using S = decltype(s);
     return tournament_backward_of<S>(call, {call.row, boost.as<ComputeType<S>>(), by_position}, d_weight, d_score,
