@@ -91,13 +91,12 @@ def topk(
     """
     if not isinstance(scores, Tensor):
         scores = join_scores(scores)
-    quota = check_scores(scores, k, mask)
     if not isinstance(values, Tensor):
+        quota = check_scores(scores, k, mask)
         check_source(values, scores.shape[-1])
         selection = _select(scores, quota, boost, mask, order, hard)
         return TopKResult(selection._plan.read(values), selection.scores, selection.indices, selection.mask)
-    batch = scores.shape[:-1] if mask is None else torch.broadcast_shapes(scores.shape[:-1], mask.shape[:-1])
-    check_values(values, batch, scores.shape[-1], scores.device)
+    quota = check_arguments(values, scores, k, mask)
     out, selection = select_and_apply(values, scores, quota, boost, mask, order, hard, members=False)
     return TopKResult(out, selection.scores, selection.indices, selection.mask)
 
@@ -132,6 +131,14 @@ def select(
     if not isinstance(scores, Tensor):
         scores = join_scores(scores)
     return _select(scores, check_scores(scores, k, mask), boost, mask, order, hard)
+
+
+def check_arguments(values: Tensor, scores: Tensor, k: int | float, mask: Tensor | None) -> Quota:
+    """Check values (..., n, d), scores (..., n), k and mask (..., n). Returns the quota."""
+    quota = check_scores(scores, k, mask)
+    batch = scores.shape[:-1] if mask is None else torch.broadcast_shapes(scores.shape[:-1], mask.shape[:-1])
+    check_values(values, batch, scores.shape[-1], scores.device)
+    return quota
 
 
 def select_and_apply(

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from knockout.boost import DEFAULT, Adaptive, Boost, Fixed, Relative
 from knockout.checks import check_choice, check_flag, check_k, check_scores, check_scores_and_mask, join_scores
-from knockout.functional import Order, TopKResult, select
+from knockout.functional import Order, TopKResult, check_arguments, select, select_and_apply
 from knockout.nn.calibration import boost_and_buffers, is_readable, measured_unit
 from knockout.quota import DENOMINATOR, Quota
 from knockout.reporting import remember
@@ -75,6 +75,7 @@ class TopK(nn.Module):
 
     sharpness: Tensor
     unit: Tensor
+    _made: Adaptive | None = None  # the boost of the last call
 
     def __init__(
         self,
@@ -157,28 +158,45 @@ class TopK(nn.Module):
         """Scores (..., n), or chunks of them -> the Selection, which can be applied to any number of tensors."""
         if not isinstance(scores, Tensor):
             scores = join_scores(scores)
-        k = self._numerator / DENOMINATOR if self._numerator else min(self.k, scores.shape[-1])
-        hard = self.hard if self.training or self.hard_eval is None else self.hard_eval
-        if self._may_measure(scores):
-            check_scores(scores, k, mask)
-            self._measure(scores, mask)
+        k, hard = self._slots(scores), self._is_hard()
+        boost = self._measured_boost(scores, k, mask)
         if hard and not self.training:
             selection = select(scores.detach(), k, SHARPEST, mask, self.order, hard)
             assert selection._origin is not None
-            selection._origin = selection._origin._replace(boost=self.boost)  # whose unit gates take
+            selection._origin = selection._origin._replace(boost=boost)  # whose unit gates take
             return selection
-        selection = select(scores, k, self.boost, mask, self.order, hard)
+        selection = select(scores, k, boost, mask, self.order, hard)
         if self.training:
             remember(self, selection)  # for knockout.report
         return selection
 
-    def _may_measure(self, scores: Tensor) -> bool:
-        """Whether the unit is to be measured, unless it is known already: on other devices that is not looked up."""
-        if not self.training or not isinstance(self._boost, Adaptive):
-            return False
-        if is_transforming() or (scores.is_meta and not self.unit.is_meta):
-            return False  # there is no number, or one for each part of a vmap
-        return not (is_readable(self.unit) and self.unit.item())
+    def _slots(self, scores: Tensor) -> int | float:
+        """The k of ``knockout.select``."""
+        return self._numerator / DENOMINATOR if self._numerator else min(self.k, scores.shape[-1])
+
+    def _is_hard(self) -> bool:
+        return self.hard if self.training or self.hard_eval is None else self.hard_eval
+
+    def _measured_boost(self, scores: Tensor, k: int | float, mask: Tensor | None) -> Boost:
+        """The current boost, with a unit that is measured now if it has to be; its numbers as floats if at hand."""
+        if not isinstance(self._boost, Adaptive):
+            return self.boost
+        unit, sharpness = self.unit, self.sharpness
+        readable = is_readable(unit)
+        number = unit.item() if readable else 0.0
+        # There is no number in a meta tensor, and one for each part of a vmap.
+        measures = self.training and not number and not is_transforming() and (unit.is_meta or not scores.is_meta)
+        if measures:
+            check_scores(scores, k, mask)
+            self._measure(scores, mask)
+            number = unit.item() if readable else 0.0
+        if not (readable and number and is_readable(sharpness)):
+            return self.boost
+        numbers = sharpness.item(), number
+        if self._made is None or (self._made.c, self._made.unit) != numbers:
+            # To make and check a boost takes longer than a small selection.
+            self._made = replace(self._boost, c=numbers[0], unit=numbers[1])
+        return self._made
 
     def _measure(self, scores: Tensor, mask: Tensor | None) -> None:
         unit = measured_unit(scores, mask, self.unit.dtype).to(self.unit.device)
@@ -192,8 +210,16 @@ class TopK(nn.Module):
 
         A row source instead of values, and chunks instead of scores, are taken as by ``knockout.topk``.
         """
-        picked = self.select(scores, mask)
-        return TopKResult(self.pick(picked, values), picked.scores, picked.indices, picked.mask)
+        if not isinstance(scores, Tensor) or not isinstance(values, Tensor) or self.gate or self._is_hard():
+            picked = self.select(scores, mask)
+            return TopKResult(self.pick(picked, values), picked.scores, picked.indices, picked.mask)
+        k = self._slots(scores)
+        quota = check_arguments(values, scores, k, mask)
+        boost = self._measured_boost(scores, k, mask)
+        out, picked = select_and_apply(values, scores, quota, boost, mask, self.order, False, members=self.training)
+        if self.training:
+            remember(self, picked)
+        return TopKResult(out, picked.scores, picked.indices, picked.mask)
 
     def pick(self, picked: Selection, values: Tensor | RowSource) -> Tensor:
         """A selection applied to values (..., n, d), with gates if the layer has them: (..., k, d)."""

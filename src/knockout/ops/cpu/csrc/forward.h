@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cstdint>
 #include <limits>
 #include <utility>
@@ -103,7 +104,7 @@ void blend_undecided(const Field<T>& field, const Round& round, const Boost<T>& 
   threads.parallel_for(round.pairs - round.decided, 16 * kPairBlock, [&](int64_t begin, int64_t end) {
     Entry<T>* const better = field.entry + round.byes + round.decided + begin;
     const Entry<T>* const worse = field.entry + round.size - 1 - round.decided - begin;
-    blend_pairs(better, worse, end - begin, boost, scale, field.leaders.n, rounds, round.node + begin);
+    blend_pairs(better, worse, end - begin, boost, scale, rounds.nodes(round.node + begin, field.leaders.n));
   });
 }
 
@@ -149,6 +150,10 @@ void play_rounds(Entry<T>* entries, Progress& progress, int64_t k, const Boost<T
   progress.size = field.size;
 }
 
+// Whether a number that is not negative is 0: quicker than a comparison, which has to think of NaN.
+KNOCKOUT_INLINE bool is_zero(float x) { return std::bit_cast<uint32_t>(x) == 0; }
+KNOCKOUT_INLINE bool is_zero(double x) { return std::bit_cast<uint64_t>(x) == 0; }
+
 // A member of a slot, or an entry on the way to its members: its ref, and its weight in the slot.
 template <class T>
 struct Branch {
@@ -185,9 +190,9 @@ Branch<T>* find_members(const Entry<T>* slots, int64_t begin, int64_t end, const
         const T share = rounds.share[branch.ref - n];
         const T better = branch.weight * share, worse = branch.weight * (T(1) - share);
         others[to] = {pair.better, better};
-        to += better != T(0);
+        to += !is_zero(better);
         others[to] = {pair.worse, worse};
-        to += worse != T(0);
+        to += !is_zero(worse);
       }
       ends[slot] = to;
     }

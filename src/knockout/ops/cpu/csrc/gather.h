@@ -45,7 +45,7 @@ KNOCKOUT_INLINE void prefetch(const V* row, int64_t d) {
   for (int64_t i = 0; i < std::min<int64_t>(d * sizeof(V), most); i += line) __builtin_prefetch(bytes + i);
 }
 
-constexpr int64_t kRowsAhead = 12;  // that are prefetched
+constexpr int64_t kRowsAhead = 24;  // that are prefetched
 
 // The columns [at, at + columns) of a blend, which stay in registers.
 template <int64_t columns, class V, class I>

@@ -53,21 +53,33 @@ KNOCKOUT_VECTORIZED void blend_block(PairBlock<double>& pairs, int64_t count, co
   blend_block_by_kind(pairs, count, boost, scale);
 }
 
-// Blend `count` pairs, in blocks: pair i has the entries better[i] and worse[-i]. Record them as nodes from `node` on;
-// a blend replaces the better entry of its pair.
 template <class T>
-void blend_pairs(Entry<T>* better, const Entry<T>* worse, int64_t count, const Boost<T>& boost, T scale, int32_t n,
-                 const Rounds<T>& rounds, int64_t node) {
+KNOCKOUT_INLINE void blend_pairs_of(Entry<T>* better, const Entry<T>* worse, int64_t count, const Boost<T>& boost,
+                                    T scale, const NodeRange<T>& nodes) {
   PairBlock<T> pairs;
-  for (; count > 0; count -= kPairBlock, better += kPairBlock, worse -= kPairBlock, node += kPairBlock) {
-    const int64_t size = std::min(kPairBlock, count);
-    for (int64_t i = 0; i < size; ++i) pairs.better[i] = better[i].score;
-    for (int64_t i = 0; i < size; ++i) pairs.worse[i] = worse[-i].score;
-    blend_block(pairs, size, boost, scale);
-    for (int64_t i = 0; i < size; ++i) rounds.pair[node + i] = {better[i].ref, worse[-i].ref};
-    std::copy_n(pairs.share, size, rounds.share + node);
-    for (int64_t i = 0; i < size; ++i) better[i] = {pairs.blend[i], static_cast<int32_t>(n + node + i)};
+  for (int64_t at = 0; at < count; at += kPairBlock) {
+    const int64_t size = std::min(kPairBlock, count - at);
+    Entry<T>* const a = better + at;
+    const Entry<T>* const b = worse - at;
+    Pair* const pair = nodes.pair + at;
+    for (int64_t i = 0; i < size; ++i) pairs.better[i] = a[i].score;
+    for (int64_t i = 0; i < size; ++i) pairs.worse[i] = b[-i].score;
+    blend_block_by_kind(pairs, size, boost, scale);
+    for (int64_t i = 0; i < size; ++i) pair[i] = {a[i].ref, b[-i].ref};
+    std::copy_n(pairs.share, size, nodes.share + at);
+    for (int64_t i = 0; i < size; ++i) a[i] = {pairs.blend[i], nodes.first_ref + static_cast<int32_t>(at + i)};
   }
+}
+
+// Blend `count` pairs, and record them as nodes: pair i has the entries better[i] and worse[-i]. A blend replaces the
+// better entry of its pair.
+KNOCKOUT_VECTORIZED void blend_pairs(Entry<float>* better, const Entry<float>* worse, int64_t count,
+                                     const Boost<float>& boost, float scale, const NodeRange<float>& nodes) {
+  blend_pairs_of(better, worse, count, boost, scale, nodes);
+}
+KNOCKOUT_VECTORIZED void blend_pairs(Entry<double>* better, const Entry<double>* worse, int64_t count,
+                                     const Boost<double>& boost, double scale, const NodeRange<double>& nodes) {
+  blend_pairs_of(better, worse, count, boost, scale, nodes);
 }
 
 }  // namespace knockout

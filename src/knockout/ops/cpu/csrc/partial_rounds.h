@@ -33,11 +33,12 @@ template <class T>
 class PartialRounds {
  public:
   // The number of rounds to play partially: as long as the buckets are small enough for useful bounds.
-  static int count(const Progress& progress, int64_t k, const Boost<T>& boost) {
+  static int count(const ActiveCandidates<T>& candidates, const Progress& progress, int64_t k, const Boost<T>& boost) {
     const int64_t min_size = kMinBuckets * progress.size / std::max<int64_t>(1, bucket_count_for(progress.size));
     int rounds = 0;
     // Logits of a power boost do not depend on gaps alone; the scales of an adaptive one depend on blends of all pairs.
     if (progress.size < 2048 || boost.kind == BoostKind::power || boost.adaptive) return 0;
+    if (boost.kind == BoostKind::relative && spread_exceeds(candidates, double(boost.initial_scale) / 2)) return 0;
     while (rounds < progress.rounds && (k << (progress.rounds - rounds)) >= min_size) ++rounds;
     return rounds;
   }
@@ -54,7 +55,7 @@ class PartialRounds {
         boost_(boost),
         leaders_(leaders),
         all_rounds_(progress.rounds),
-        rounds_(count(progress, k, boost)),
+        rounds_(count(candidates, progress, k, boost)),
         margin_(margin_for(rounding_ / (double(candidates.high) - double(candidates.low)), double(progress.size))) {}
 
   // Play the partial rounds, if possible. On success `entries` has the field after them, sorted; or the slots, if these
@@ -77,6 +78,17 @@ class PartialRounds {
   }
 
  private:
+  // Whether the mean gap of the first round is probably much larger than the floor: then partial rounds would fail
+  // after all candidates were counted. Judged by a sample, on which no result depends.
+  static bool spread_exceeds(const ActiveCandidates<T>& candidates, double floor) {
+    constexpr int64_t sampled = 64;
+    const int64_t step = candidates.count / sampled;
+    double mean = 0, distance = 0;
+    for (int64_t i = 0; i < sampled; ++i) mean += double(candidates.score[i * step]) / sampled;
+    for (int64_t i = 0; i < sampled; ++i) distance += std::abs(double(candidates.score[i * step]) - mean) / sampled;
+    return 2 * distance > 1.25 * floor;
+  }
+
   static constexpr int64_t kBoundBlocks = 8;   // blocks of ranks, each with a bound of its own
   static constexpr int64_t kMinBuckets = 128;  // that a field must span to be played partially
 
@@ -209,7 +221,8 @@ class PartialRounds {
     const int64_t count = wide.end - first, last = wide.end - 1;
     const T first_gap = entries[first].score - entries[plan.opponent(first)].score;
     const T last_gap = entries[last].score - entries[plan.opponent(last)].score;
-    blend_pairs(entries + first, entries + plan.opponent(first), count, boost_, plan.scale, leaders_.n, rounds, nodes);
+    blend_pairs(entries + first, entries + plan.opponent(first), count, boost_, plan.scale,
+                rounds.nodes(nodes, leaders_.n));
     nodes += count;
     const T first_blend = entries[first].score, last_blend = entries[last].score;
     if (r == all_rounds_ - 1) return true;

@@ -36,6 +36,14 @@ struct Round {
   ScaleSource source;
 };
 
+// Where to record a number of pairs as nodes.
+template <class T>
+struct NodeRange {
+  int32_t first_ref;  // of the first node
+  Pair* pair;
+  T* share;
+};
+
 // The arrays that describe all rounds of a row.
 template <class T>
 struct Rounds {
@@ -43,6 +51,10 @@ struct Rounds {
   T* scale;    // per round; the last one, which no round needs, is the spread of the scores: an adaptive boost
   Pair* pair;  // per node
   T* share;    // per node: of the better entry
+
+  NodeRange<T> nodes(int64_t first, int32_t n) const {
+    return {static_cast<int32_t>(n + first), pair + first, share + first};
+  }
 };
 
 // How many rounds of a row have been played, and what is left.

@@ -144,7 +144,7 @@ void prepare_field(const ActiveCandidates<T>& candidates, int64_t k, const Boost
     if (candidates.low < candidates.high) sort_few(entries, count, leaders);
     return;
   }
-  const bool partial = PartialRounds<T>::count(progress, k, boost) > 0;
+  const bool partial = PartialRounds<T>::count(candidates, progress, k, boost) > 0;
   if (partial || count > kCachedEntries) {
     const BucketedRow<T> row(entries, source, count, candidates.low, candidates.high, leaders, threads);
     if (partial &&

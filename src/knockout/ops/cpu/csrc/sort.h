@@ -61,23 +61,36 @@ KNOCKOUT_VECTORIZED void sort_few(Entry<double>* entry, int64_t count, const Lea
 
 // --- as many as fit into a cache ---
 
+// Sort entries with the same score by their leaders.
+template <class T>
+void sort_run(Entry<T>* entry, int64_t count, const Leaders& leaders) {
+  // Leaders are looked up once: a blend's leader is as far away as it has rounds behind it.
+  const Buffer<std::pair<int32_t, Entry<T>>> tied(count);
+  bool sorted = true;
+  for (int64_t i = 0; i < count; ++i) {
+    tied[i] = {leaders(entry[i].ref), entry[i]};
+    sorted = sorted && (i == 0 || tied[i - 1].first < tied[i].first);
+  }
+  if (sorted) return;
+  std::sort(tied.get(), tied.get() + count, [](const auto& one, const auto& other) { return one.first < other.first; });
+  for (int64_t i = 0; i < count; ++i) entry[i] = tied[i].second;
+}
+
 // Sort entries with equal scores by their leaders, among entries that are sorted by score.
 template <class T>
 void sort_ties(Entry<T>* entry, int64_t count, const Leaders& leaders) {
-  for (int64_t begin = 0, end = 1; begin < count; begin = end++) {
-    while (end < count && entry[end].score == entry[begin].score) ++end;
-    if (end - begin == 1) continue;
-    // Leaders are looked up once: a blend's leader is as far away as it has rounds behind it.
-    const Buffer<std::pair<int32_t, Entry<T>>> tied(end - begin);
-    bool sorted = true;
-    for (int64_t i = 0; i < end - begin; ++i) {
-      tied[i] = {leaders(entry[begin + i].ref), entry[begin + i]};
-      sorted = sorted && (i == 0 || tied[i - 1].first < tied[i].first);
+  constexpr int64_t block = 64;
+  for (int64_t at = 1; at < count;) {
+    const int64_t size = std::min(block, count - at);
+    if (falls(entry + at, size)) {
+      at += size;
+      continue;
     }
-    if (sorted) continue;
-    std::sort(tied.get(), tied.get() + (end - begin),
-              [](const auto& one, const auto& other) { return one.first < other.first; });
-    for (int64_t i = 0; i < end - begin; ++i) entry[begin + i] = tied[i].second;
+    while (entry[at - 1].score > entry[at].score) ++at;
+    const int64_t begin = at - 1;
+    while (at < count && entry[at].score == entry[begin].score) ++at;
+    sort_run(entry + begin, at - begin, leaders);
+    ++at;
   }
 }
 
