@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -26,6 +27,7 @@ __all__ = [
     "blend",
     "check_against_reference",
     "check_close",
+    "check_operator",
     "draw",
     "in_new_process",
     "pass_rows",
@@ -60,9 +62,11 @@ def soft(values: Tensor, scores: Tensor, k: int, boost: Boost) -> Tensor:
 
 def check_against_reference(values: Tensor, scores: Tensor, k: int, boost: Boost) -> None:
     """Compare ``knockout.topk`` and its gradients with those of the reference backend."""
+    check_operator(partial(soft, k=k, boost=boost), values, scores)
 
-    def operator(values: Tensor, scores: Tensor) -> Tensor:
-        return soft(values, scores, k, boost)
+
+def check_operator(operator: Callable[[Tensor, Tensor], Tensor], values: Tensor, scores: Tensor) -> None:
+    """Compare a function of values and scores, and its gradients, with what it gives by the reference backend."""
 
     def run() -> tuple[Tensor, ...]:
         leaves = values.detach().requires_grad_(), scores.detach().requires_grad_()

@@ -14,9 +14,9 @@ from benchmarks.common import Size, check_against_reference, draw, in_new_proces
 from benchmarks.registry import Benchmark, Effort, Row
 from harness.memory import peak_resident, reset_peak_resident
 from harness.timing import hard_topk
-from knockout.boost import Relative
+from knockout.boost import Boost, Relative
 
-BOOST = Relative(4)
+SHARP, SOFT = Relative(4), Relative(0.5)
 SIZE = Size(4, 2**20, 64, 8)
 
 
@@ -26,6 +26,7 @@ class Cell(NamedTuple):
     operator: str
     backward: bool
     size: Size
+    boost: Boost = SHARP
 
 
 class Memory(Benchmark[Cell]):
@@ -34,13 +35,15 @@ class Memory(Benchmark[Cell]):
     name = "memory"
     description = "peak of the resident memory of a call, above its inputs, beside that of torch.topk + gather"
     all_cells = tuple(
-        Cell(name, backward, SIZE) for name in ("hard twin", "knockout.topk") for backward in (False, True)
+        Cell(name, backward, SIZE, boost)
+        for name, boost in (("hard twin", SHARP), ("knockout.topk", SHARP), ("knockout.topk", SOFT))
+        for backward in (False, True)
     )
     tiny = Cell("knockout.topk", True, Size(2, 2**10, 8, 4))
 
     def check(self, cell: Cell) -> None:
         if cell.operator == "knockout.topk":
-            check_against_reference(*draw(cell.size), cell.size.k, BOOST)
+            check_against_reference(*draw(cell.size), cell.size.k, cell.boost)
 
     def measure(self, cell: Cell, effort: Effort) -> list[Row]:  # noqa: ARG002
         used, candidates = in_new_process(_used, cell), cell.size.batch * cell.size.n
@@ -48,10 +51,11 @@ class Memory(Benchmark[Cell]):
         result = 4 * candidates * cell.size.d if cell.backward else 0
         members = None
         if cell.operator == "knockout.topk":
-            members = int(knockout.select(draw(cell.size)[1], cell.size.k, BOOST).support().sum())
+            members = int(knockout.select(draw(cell.size)[1], cell.size.k, cell.boost).support().sum())
         return [
             {
-                "operator": cell.operator, "pass": "forward and backward" if cell.backward else "forward",
+                "operator": cell.operator, "boost": str(cell.boost) if members else None,
+                "pass": "forward and backward" if cell.backward else "forward",
                 **cell.size._asdict(), "MiB": used / 2**20, "bytes per candidate": used / candidates,
                 "without the gradient of the values": (used - result) / candidates,
                 "candidates with weight": members,
@@ -63,7 +67,7 @@ class Memory(Benchmark[Cell]):
 def _used(cell: Cell) -> int:
     """Bytes."""
     k = cell.size.k
-    operator = partial(hard_topk, k=k) if cell.operator == "hard twin" else partial(soft, k=k, boost=BOOST)
+    operator = partial(hard_topk, k=k) if cell.operator == "hard twin" else partial(soft, k=k, boost=cell.boost)
 
     def call(values: Tensor, scores: Tensor) -> None:
         out = operator(values, scores)

@@ -13,7 +13,7 @@ import torch
 
 import benchmarks.__main__ as command
 import knockout
-from benchmarks import common, gather
+from benchmarks import common, gather, kernels
 from benchmarks.__main__ import main
 from benchmarks.common import Size
 from benchmarks.registry import NAMES, load
@@ -149,10 +149,11 @@ def test_wrong_results_are_found(monkeypatch: pytest.MonkeyPatch, capsys: pytest
     """The checks compare with something else than what is measured."""
     right = common.soft
 
-    def wrong(*arguments: Any) -> torch.Tensor:
-        return right(*arguments) * (1.0 if backends.chosen_for(torch.device("cpu")) == "reference" else 1.01)
+    def wrong(*arguments: Any, **named: Any) -> torch.Tensor:
+        return right(*arguments, **named) * (1.0 if backends.chosen_for(torch.device("cpu")) == "reference" else 1.01)
 
-    monkeypatch.setattr(common, "soft", wrong)
+    for module in (common, kernels):
+        monkeypatch.setattr(module, "soft", wrong)
     if "cpu" in backends.available():
         assert main(["kernels", "--quick"]) == 1
         assert main(["bare", "--quick"]) == 1
@@ -165,6 +166,20 @@ def test_a_backend_that_is_not_used(capsys: pytest.CaptureFixture[str]) -> None:
     with backends.force("reference"):
         assert main(["kernels", "--quick"]) == 1
     assert "kernels measures the backend 'cpu', which is not used here" in capsys.readouterr().err
+
+
+@pytest.mark.skipif("cpu" not in backends.available(), reason="no kernels here")
+def test_the_layer_with_nothing_set(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is measured with the boost that it calibrates, and has a line of its own in the summary."""
+    cell = kernels.Cell(2, 64, 8, 4, "normal", None)
+    values, scores = cell.inputs()
+    layer = knockout.nn.TopK(8)
+    layer(values, scores)
+    assert torch.equal(cell.operator()(values, scores), knockout.topk(values, scores, 8, layer.boost).values)
+    monkeypatch.setattr(kernels, "PARTS", {"training": [cell, cell._replace(boost=kernels.SHARP)]})
+    assert main(["kernels", "--part", "training", "--repeats", "1"]) == 0
+    summary = capsys.readouterr().out.splitlines()[-4:-1]
+    assert [line.split(":")[0] for line in summary] == ["None, normal scores", f"{kernels.SHARP}, normal scores", "all"]
 
 
 @pytest.mark.parametrize("size", [Size(2, 21, 4, 3), Size(3, 64, 4, 2), Size(1, 5, 5, 2)])

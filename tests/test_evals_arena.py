@@ -290,7 +290,7 @@ def test_a_killed_run_keeps_its_results_and_continues(tmp_path: Path) -> None:
     def wait_for(more: int) -> None:
         until = time.monotonic() + 120
         while lines() < more and time.monotonic() < until:
-            time.sleep(0.1)
+            time.sleep(0.01)
 
     first = begin("--out", str(out))
     wait_for(2)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import knockout
-from knockout.ops.autograd.gather import _match, _spread, blend
+from knockout.ops.autograd.gather import blend, match, spread
 from tests.cases import NAN, randn, same_bits, separated
 
 
@@ -97,8 +97,8 @@ VALUES, WEIGHT, GRAD = randn(5, 4), randn(2, 3, seed=1), randn(2, 4, seed=2)
 Bilinear = Callable[[Tensor, Tensor, str], Tensor]
 FUNCTIONS: dict[str, tuple[Bilinear, Tensor, Tensor]] = {
     "blend": (lambda v, w, backend: blend(v, w, MEMBER, backend=backend), VALUES, WEIGHT),
-    "spread": (lambda g, w, backend: _spread(g, w, MEMBER, VALUES.shape, backend), GRAD, WEIGHT),
-    "match": (lambda g, v, backend: _match(g, v, MEMBER, torch.float64, backend), GRAD, VALUES),
+    "spread": (lambda g, w, backend: spread(g, w, MEMBER, VALUES.shape, backend), GRAD, WEIGHT),
+    "match": (lambda g, v, backend: match(g, v, MEMBER, torch.float64, backend), GRAD, VALUES),
 }
 
 

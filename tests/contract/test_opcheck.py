@@ -15,9 +15,9 @@ from torch import Tensor
 from knockout.backends import chosen_for
 from knockout.boost import Fixed, Power
 from knockout.ops.choice import BACKENDS
-from knockout.ops.schema import SCHEMAS
+from knockout.ops.schema import FUSED, SCHEMAS
 from tests.cases import INF, NAMESPACES
-from tests.contract.cases import BATCHES, OTHERS, Case, run
+from tests.contract.cases import BATCHES, OTHERS, Case, run, run_topk
 
 FEW = [
     Case(9, 2),
@@ -43,14 +43,17 @@ def calls_of(case: Case) -> list[Call]:
 
         return call
 
+    names = [name for name in (*SCHEMAS, *FUSED) if getattr(backend, name) is not None]
     try:
-        for name in SCHEMAS:
+        for name in names:
             setattr(backend, name, recording(name, getattr(backend, name)))
         run(case)
-        scores, _, mask, _ = case.inputs()
+        run_topk(case)
+        scores, values, mask, _ = case.inputs()
         case.select(scores, mask)  # without gradient: nothing is saved
+        case.topk(values, scores, mask)
     finally:
-        for name in SCHEMAS:
+        for name in names:
             delattr(backend, name)
     return calls
 
@@ -73,4 +76,12 @@ def check_operator(name: str, calls: list[Call]) -> None:
 def test_opcheck(case: Case) -> None:
     calls = calls_of(case)
     for name in SCHEMAS:
+        check_operator(name, calls)
+
+
+@pytest.mark.parametrize("backend", ["cpu"], indirect=True)
+@pytest.mark.parametrize("case", [FEW[0], FEW[2], FEW[5], FEW[6]], ids=range(4))
+def test_opcheck_of_topk_in_one(case: Case) -> None:
+    calls = calls_of(case)
+    for name in FUSED:
         check_operator(name, calls)

@@ -15,7 +15,7 @@ from torch import Tensor
 from knockout.backends import NAMES, force, why_not
 from knockout.boost import Fixed, Power, Relative
 from tests.cases import RecordOperators, run_python, threads
-from tests.contract.cases import BATCHES, Case, run
+from tests.contract.cases import BATCHES, Case, run, run_topk
 
 FEW = [Relative(4), Relative(0.5), Relative(2, unit=0.01, alpha=1), Fixed(100), Power(20)]
 
@@ -23,7 +23,8 @@ FEW = [Relative(4), Relative(0.5), Relative(2, unit=0.01, alpha=1), Fixed(100), 
 def digest(backend: str) -> str:
     """A checksum of everything that the cases give, and of everything that operators write for them."""
     with force(backend), threads(1), RecordOperators() as record:
-        given = [run(Case(300, 7, boost, batches=batches, kept=0.5)) for boost in FEW for batches in BATCHES]
+        cases = [Case(300, 7, boost, batches=batches, kept=0.5) for boost in FEW for batches in BATCHES]
+        given = [play(case) for case in cases for play in (run, run_topk)]
     checksum = hashlib.sha256()
     for tensors in (*given, *(out for _, _, out in record.calls)):
         for each in tensors:

@@ -1,7 +1,7 @@
 // Tests of the kernels without PyTorch, to be run under sanitizers: `make sanitize` builds and runs them.
 //
 // The results of a row are the same to the last bit for 1, 2 and 8 threads, and when many rows are computed at once;
-// the tournament and the gather agree with plain loops. Prints the failed checks, and how many there were.
+// the tournament, the sort and the gather agree with plain loops. Prints the failed checks, and how many there were.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -162,6 +162,41 @@ void agrees_with_a_plain_loop() {
   }
 }
 
+// Candidates and blends, of which some have equal scores and two have zeros of either sign.
+template <class T>
+void sorts(const char* type) {
+  uint64_t seed = 100;
+  for (const std::string& kind : kKinds) {
+    for (const int64_t count : {1, 2, 31, 64, 65, 300, 5000, 65536, 65537, 150000}) {
+      std::vector<T> scores = draw<T>(kind, count, ++seed);
+      if (count > 2) scores[0] = T(0), scores[1] = -T(0);
+      if (count > 64 && seed % 2)
+        scores[2] = std::numeric_limits<T>::max(), scores[3] = std::numeric_limits<T>::lowest();
+      std::mt19937_64 random(seed);
+      const auto n = static_cast<int32_t>(count);
+      std::vector<Pair> pairs(count);
+      for (int32_t node = 0; node < n; ++node) pairs[node] = {n - 1 - node, 0};
+      const Leaders leaders{n, pairs.data()};
+      std::vector<Entry<T>> field(count), expected(count);
+      // No two entries have the same leader.
+      for (int32_t i = 0; i < n; ++i) field[i] = {scores[i], random() % 2 ? i : n + (n - 1 - i)};
+      std::shuffle(field.begin(), field.end(), random);
+      expected = field;
+      std::sort(expected.begin(), expected.end(),
+                [&](const Entry<T>& one, const Entry<T>& other) { return is_better(one, other, leaders); });
+      for (const int64_t threads : {1, 3}) {
+        std::vector<Entry<T>> found = field;
+        sort_entries(found.data(), count, leaders, SomeThreads{threads});
+        check(std::equal(found.begin(), found.end(), expected.begin(),
+                         [](const Entry<T>& one, const Entry<T>& other) {
+                           return one.score == other.score && one.ref == other.ref;
+                         }),
+              std::string("sort, ") + type + " " + kind + ", " + std::to_string(count) + " entries");
+      }
+    }
+  }
+}
+
 template <class V>
 void gathers(const char* type, double precision) {
   using C = ComputeType<V>;
@@ -212,6 +247,8 @@ int main() {
   threads_change_no_bit<double>("double", "uniform", 3000, Setting{7, 0, 0, 1e-30, 1e300, false}, 10);
   many_rows_at_once();
   agrees_with_a_plain_loop();
+  sorts<float>("float");
+  sorts<double>("double");
   gathers<float>("float32", 1e-6);
   gathers<double>("float64", 1e-15);
   gathers<Float16>("float16", 1e-3);

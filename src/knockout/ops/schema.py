@@ -18,7 +18,7 @@ slot:
 
 Two more have kernels for CPU tensors only:
 
-``topk``                 values (*batch, n, d), scores and mask (*batch, n) -> what ``tournament`` and then ``blend`` give:
+``topk``                 values (*batch, n, d), scores and mask (*batch, n) -> what ``tournament`` and ``blend`` give:
                          out (*batch, k, d), and the results of ``tournament``. m is 0 without ``members`` and ``save``.
 ``topk_backward``        gradients of out and score -> those of values and scores; empty (0,) if they are not wanted
 """
@@ -34,16 +34,16 @@ from torch import Tensor
 from knockout.dtypes import computing_dtype
 from knockout.quota import Quota
 
-_QUOTA_AND_BOOST = "SymInt k, int numerator, int kind, int alpha, float c, float unit, bool by_position"
+QUOTA_AND_BOOST = "SymInt k, int numerator, int kind, int alpha, float c, float unit, bool by_position"
 SCHEMAS = {
     "tournament": (
-        f"(Tensor scores, Tensor? mask, Tensor? c_tensor, Tensor? unit_tensor, {_QUOTA_AND_BOOST}, bool save, "
+        f"(Tensor scores, Tensor? mask, Tensor? c_tensor, Tensor? unit_tensor, {QUOTA_AND_BOOST}, bool save, "
         "bool fixed) -> "
         "(Tensor member, Tensor weight, Tensor score, Tensor leader, Tensor filled, Tensor valid, Tensor saved)"
     ),
     "tournament_backward": (
         "(Tensor? d_weight, Tensor? d_score, Tensor scores, Tensor? mask, Tensor? c_tensor, Tensor? unit_tensor, "
-        f"Tensor member, Tensor saved, {_QUOTA_AND_BOOST}) -> Tensor"
+        f"Tensor member, Tensor saved, {QUOTA_AND_BOOST}) -> Tensor"
     ),
     "blend": "(Tensor values, Tensor weight, Tensor member, Tensor? valid, bool hard) -> Tensor",
     "spread": "(Tensor grad, Tensor weight, Tensor member, SymInt[] shape) -> Tensor",
@@ -52,13 +52,13 @@ SCHEMAS = {
 FUSED = {
     "topk": (
         "(Tensor values, Tensor scores, Tensor? mask, Tensor? c_tensor, Tensor? unit_tensor, "
-        f"{_QUOTA_AND_BOOST}, bool members, bool save) -> "
+        f"{QUOTA_AND_BOOST}, bool members, bool save) -> "
         "(Tensor out, Tensor member, Tensor weight, Tensor score, Tensor leader, Tensor filled, Tensor valid, "
         "Tensor saved)"
     ),
     "topk_backward": (
         "(Tensor grad, Tensor? d_score, Tensor values, Tensor scores, Tensor? mask, Tensor? c_tensor, "
-        f"Tensor? unit_tensor, Tensor member, Tensor weight, Tensor saved, {_QUOTA_AND_BOOST}, bool values_wanted, "
+        f"Tensor? unit_tensor, Tensor member, Tensor weight, Tensor saved, {QUOTA_AND_BOOST}, bool values_wanted, "
         "bool scores_wanted) -> (Tensor, Tensor)"
     ),
 }
@@ -76,10 +76,7 @@ def _tournament(
     scores: Tensor, mask: Tensor | None, c_tensor: Tensor | None, unit_tensor: Tensor | None, k: int, numerator: int,
     kind: int, alpha: int, c: float, unit: float, by_position: bool, save: bool, fixed: bool,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    if scores.dim() == 0:
-        raise ValueError("knockout: scores must have shape (*batch, n); got a tensor without dimensions")
-    if k < 1:
-        raise ValueError(f"knockout: k must be at least 1; got {k}")
+    _check_tournament(scores, k)
     n, number = scores.shape[-1], computing_dtype(scores.dtype)
     members: Any = 2 ** Quota(k, numerator).rounds(n)
     saved_length = SAVED_LENGTH.get(scores.device.type)
@@ -92,6 +89,13 @@ def _tournament(
     return tournament_results(
         scores, k, torch.int32, members, saved_length(n, k, number.itemsize) if save else 0
     )  # fmt: skip
+
+
+def _check_tournament(scores: Tensor, k: int) -> None:
+    if scores.dim() == 0:
+        raise ValueError("knockout: scores must have shape (*batch, n); got a tensor without dimensions")
+    if k < 1:
+        raise ValueError(f"knockout: k must be at least 1; got {k}")
 
 
 def tournament_results(
@@ -131,10 +135,12 @@ def _topk(
     numerator: int, kind: int, alpha: int, c: float, unit: float, by_position: bool, members: bool, save: bool,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     numbers = (k, numerator, kind, alpha, c, unit, by_position)
-    member, weight, *rest = _tournament(scores, mask, c_tensor, unit_tensor, *numbers, save, False)
-    if not (members or save):
-        member, weight = member[..., :0].clone(), weight[..., :0].clone()
-    return values.new_empty((*scores.shape[:-1], k, values.shape[-1])), member, weight, *rest
+    if members or save:
+        selected = _tournament(scores, mask, c_tensor, unit_tensor, *numbers, save, False)
+    else:
+        _check_tournament(scores, k)
+        selected = tournament_results(scores, k, torch.int32, 0, 0)
+    return values.new_empty((*scores.shape[:-1], k, values.shape[-1])), *selected
 
 
 def _topk_backward(
@@ -179,6 +185,18 @@ def on_one_device(name: str, shapes: Callable[..., Any]) -> Callable[..., Any]:
 
 for _name, _fake in SHAPES.items():
     torch.library.register_fake(f"knockout::{_name}", on_one_device(_name, _fake), lib=_library)
+
+
+def define_in_graph(name: str, schema: str, function: Callable[..., Any]) -> Any:
+    """An operator that only calls ``function``, a differentiable function of tensors and numbers. Returns the operator.
+
+    ``torch.compile`` puts a call of it into its graph without tracing what is in it; AOTAutograd, which comes next,
+    sees the operators in it, and their derivatives, as in an eager call. (Of a ``torch.autograd.Function``, Dynamo
+    traces forward, setup_context and backward, and fills gradients that are not there with zeros.)
+    """
+    _library.define(name + schema, tags=(torch.Tag.pt2_compliant_tag,))
+    _library.impl(name, function, "CompositeImplicitAutograd")
+    return getattr(torch.ops.knockout, name).default
 
 
 def implement(name: str, function: Callable[..., Any], key: str) -> None:

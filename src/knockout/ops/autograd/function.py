@@ -7,9 +7,14 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd import Function
-from torch.compiler import is_compiling
+from torch.compiler import is_compiling, is_dynamo_compiling, is_exporting
 
 from knockout.torch_private import is_in_forward_mode, is_transforming
+
+
+def is_in_graph() -> bool:
+    """Whether ``torch.compile`` traces this call, and takes an operator of ``schema.define_in_graph`` instead."""
+    return is_dynamo_compiling() and not is_exporting() and not is_transforming() and not is_in_forward_mode()
 
 
 def apply(function: type[Function], *args: Any) -> Any:

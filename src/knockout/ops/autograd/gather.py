@@ -20,7 +20,8 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from knockout.ops.autograd.function import apply, batch_first
+from knockout.ops import schema
+from knockout.ops.autograd.function import apply, batch_first, is_in_graph
 from knockout.ops.choice import BACKENDS
 
 Gradients = tuple[Tensor | None, ...]
@@ -36,8 +37,21 @@ def blend(
     ``hard`` the result is the leaders' value rows, 0 for a leader that is padding; the gradients are the same. The
     result has the dtype of the values; half types are added up in float32.
     """
-    out: Tensor = apply(_Blend, values, weight, member, valid, hard, backend)
+    call = _in_graph if is_in_graph() else _blend
+    out: Tensor = call(values, weight, member, valid, hard, backend)
     return out
+
+
+def _blend(*args: Any) -> Tensor:
+    out: Tensor = apply(_Blend, *args)
+    return out
+
+
+_in_graph = schema.define_in_graph(
+    "blend_in_graph",
+    "(Tensor values, Tensor weight, Tensor member, Tensor? valid, bool hard, str backend) -> Tensor",
+    _blend,
+)
 
 
 def spread(grad: Tensor, weight: Tensor, member: Tensor, shape: torch.Size, backend: str) -> Tensor:

@@ -80,10 +80,10 @@ class _TopK(Function):
     ) -> tuple[Tensor, ...]:
         backend, numbers, save = settings
         *out, saved = _operator(backend)(values, scores, mask, c_tensor, unit_tensor, *numbers, True, save)
-        _, member, weight, _, leader, filled, valid = out
+        _, member, weight, score, leader, filled, valid = out
         ctx.settings = settings
         ctx.shape = values.shape
-        ctx.mark_non_differentiable(member, leader, filled, valid)
+        ctx.mark_non_differentiable(member, leader, filled, valid, *(() if save else (weight, score)))
         ctx.set_materialize_grads(False)
         # Values are needed for the gradient of the scores alone: otherwise they may be freed, or changed in place.
         ctx.save_for_backward(values if save else None, scores, mask, c_tensor, unit_tensor, member, weight, saved)
@@ -95,6 +95,8 @@ class _TopK(Function):
         values, scores, mask, c_tensor, unit_tensor, member, weight, saved = ctx.saved_tensors
         backend, numbers, _ = ctx.settings
         values_wanted, scores_wanted, *_ = ctx.needs_input_grad
+        d_values: Tensor | None = None
+        d_scores: Tensor | None = None
         if grad is not None and d_weight is None and scores_wanted and not torch.is_grad_enabled():
             operator = BACKENDS[backend].topk_backward
             assert operator is not None
@@ -103,7 +105,6 @@ class _TopK(Function):
                 values_wanted, True,
             )  # fmt: skip
             return d_values if values_wanted else None, d_scores, *(None,) * 4
-        d_values = d_scores = None
         if grad is not None and values_wanted:
             d_values = gather.spread(grad, weight, member, ctx.shape, backend)
         if scores_wanted:

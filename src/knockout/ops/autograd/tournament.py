@@ -14,7 +14,8 @@ from torch.autograd import Function, grad
 
 from knockout.boost import Boost
 from knockout.candidates import candidates
-from knockout.ops.autograd.function import apply, batch_first
+from knockout.ops import schema
+from knockout.ops.autograd.function import apply, batch_first, is_in_graph
 from knockout.ops.boost_code import BoostCode, decode, detach_tensors, encode
 from knockout.ops.choice import BACKENDS
 from knockout.ops.reference.tournament import tournament as reference
@@ -39,7 +40,11 @@ def tournament(
     # Fixed shapes, as long as any row could need: for tracing, and for tensor subclasses, which may be traced.
     fixed = torch.compiler.is_compiling() or type(scores) not in (Tensor, torch.nn.Parameter)
     boost, c_tensor, unit_tensor = detach_tensors(boost)
-    settings = Settings(backend, (*quota, *encode(boost), by_position), save, fixed)
+    numbers = (*quota, *encode(boost), by_position)
+    if is_in_graph():
+        played: tuple[Tensor, ...] = _in_graph(scores, mask, c_tensor, unit_tensor, *numbers, save, backend)
+        return played
+    settings = Settings(backend, numbers, save, fixed)
     out: tuple[Tensor, ...] = apply(_Tournament, scores, mask, c_tensor, unit_tensor, settings)
     return out[:6]
 
@@ -91,7 +96,9 @@ class _Tournament(Function):
         _, d_weight, d_score, *_ = grads
         if d_weight is None and d_score is None:
             return (None,) * 5
-        return backward(d_weight, d_score, *ctx.saved_tensors, ctx.settings), *(None,) * 4
+        scores, mask, c_tensor, unit_tensor, member, saved = ctx.saved_tensors
+        d_scores = backward(d_weight, d_score, scores, mask, c_tensor, unit_tensor, member, saved, ctx.settings)
+        return d_scores, *(None,) * 4
 
     @staticmethod
     def vmap(info: Any, dims: Any, *args: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
@@ -151,6 +158,23 @@ class _Backward(Function):
     @staticmethod
     def vmap(info: Any, dims: Any, *args: Any) -> tuple[Tensor, int]:
         return apply(_Backward, *_mapped(info, dims, args)), 0
+
+
+def _play(
+    scores: Tensor, mask: Tensor | None, c_tensor: Tensor | None, unit_tensor: Tensor | None, *rest: Any
+) -> tuple[Tensor, ...]:
+    *numbers, save, backend = rest
+    settings = Settings(backend, tuple(numbers), save, fixed=True)
+    out: tuple[Tensor, ...] = apply(_Tournament, scores, mask, c_tensor, unit_tensor, settings)
+    return out[:6]
+
+
+_in_graph = schema.define_in_graph(
+    "tournament_in_graph",
+    f"(Tensor scores, Tensor? mask, Tensor? c_tensor, Tensor? unit_tensor, {schema.QUOTA_AND_BOOST}, bool save, "
+    "str backend) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+    _play,
+)
 
 
 def _rearranged(d_weight: Tensor, member: Tensor, to: Tensor, n: int) -> Tensor:
