@@ -27,6 +27,7 @@ NAMES = (
     "distributed",
     "steps",
     "beyond_memory",
+    "rivals",
     "rules",
 )
 

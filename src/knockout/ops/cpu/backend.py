@@ -40,8 +40,9 @@ class CPU(Backend):
     blend = torch.ops.knockout.blend.default
     spread = torch.ops.knockout.spread.default
     match = torch.ops.knockout.match.default
-    topk = torch.ops.knockout.topk.default
-    topk_backward = torch.ops.knockout.topk_backward.default
+    if not _missing:
+        topk = torch.ops.knockout.topk.default
+        topk_backward = torch.ops.knockout.topk_backward.default
 
     def why_not(self) -> str:
         return _missing
