@@ -86,6 +86,7 @@ class Kernels(Benchmark[Cell]):
     name = "kernels"
     description = "time of knockout.topk with the C++ kernels, as a ratio to torch.topk + gather"
     backend = "cpu"
+    keeps_memory = True
     tiny = Cell(2, 64, 8, 4)
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import torch
 
+from harness.memory import keep_freed_memory
 from harness.timing import threads
 from knockout import backends
 from knockout.cli.habits import CommandError, progress
@@ -58,6 +59,7 @@ class Benchmark(ABC, Generic[Cell]):
     backend: ClassVar[str] = ""  # one that has to be used on the CPU
     threads: ClassVar[int | None] = None  # of the CPU, unless --threads says otherwise
     seconds: ClassVar[float] = 0.5  # of measuring, for each comparison
+    keeps_memory: ClassVar[bool] = False  # whether to measure without the cost of new memory: see harness/memory.py
     left_out: ClassVar[str] = ""  # why `python -m benchmarks all` leaves it out
 
     all_cells: Sequence[Cell] = ()
@@ -95,6 +97,8 @@ class Benchmark(ABC, Generic[Cell]):
         cells = [self.tiny] if options.quick else self.cells(options)
         effort = Effort(options.repeats or (1 if options.quick else 5), 0.0 if options.quick else self.seconds)
         rows: list[Row] = []
+        if self.keeps_memory and not options.quick:
+            keep_freed_memory()
         with threads(options.threads or self.threads), self.prepared(cells, options):
             for done, cell in enumerate(cells, 1):
                 progress(f"{self.name}: checking {done} of {len(cells)}")

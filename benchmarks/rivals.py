@@ -55,6 +55,7 @@ class Rivals(Benchmark[Cell]):
 
     name = "rivals"
     description = "time of knockout.topk at boost=4 and at its default, as a ratio to the fastest other soft method"
+    keeps_memory = True
     all_cells = tuple(Cell(n, k, scores) for scores in SCORES for n in (1024, 4096, 16384) for k in (8, 64, 512))
     tiny = Cell(64, 8)
 

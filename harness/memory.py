@@ -6,6 +6,7 @@ what C++ code and other libraries allocate, and rows of a mapped file, but depen
 
 from __future__ import annotations
 
+import ctypes
 import os
 import resource
 import sys
@@ -16,6 +17,8 @@ from pathlib import Path
 from torch.profiler import ProfilerActivity, profile
 
 STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+
+M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX = -1, -2, -4  # of mallopt, from malloc.h
 
 # Otherwise the profiler writes to stderr that it starts and stops.
 os.environ.setdefault("KINETO_LOG_LEVEL", "6")
@@ -72,6 +75,18 @@ def limited(more: int) -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
+def keep_freed_memory() -> None:
+    """Let malloc keep what is freed, for the rest of the process: glibc only; elsewhere this does nothing.
+
+    Otherwise a large result is new memory in each call, or not, as the state of the heap has it, and the system takes
+    longer to hand out its pages than a selection does to fill them: a time is then that of the system.
+    """
+    with suppress(OSError, AttributeError):
+        mallopt = ctypes.CDLL("libc.so.6").mallopt
+        for option, value in ((M_MMAP_MAX, 0), (M_TRIM_THRESHOLD, -1), (M_TOP_PAD, 1 << 28)):
+            mallopt(option, value)
 
 
 def _status(field: str) -> int:

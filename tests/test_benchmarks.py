@@ -219,3 +219,18 @@ def test_peak_of_the_process() -> None:
     if sys.platform == "linux":
         memory.reset_peak_resident()
         assert memory.peak_resident() - before < 2**26
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="an option of glibc")
+def test_freed_memory_is_kept() -> None:
+    code = """
+import resource, torch
+from harness.memory import keep_freed_memory
+keep_freed_memory()
+torch.ones(2**24)  # 64 MiB, more than glibc keeps by itself
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+torch.ones(2**24)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 2**10  # of 2**14 pages

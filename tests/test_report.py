@@ -267,6 +267,14 @@ def test_a_model_has_the_numbers_of_its_last_training_step() -> None:
     assert report(model) == found
 
 
+def test_a_call_without_gradients_is_no_training_step() -> None:
+    layer = TopK(2, boost=SOFT)
+    with torch.no_grad():
+        layer(randn(4, 16, 3), randn(4, 16))
+        layer.select(randn(4, 16))
+    assert report(layer) == {}
+
+
 def test_a_layer_by_itself_and_layers_that_were_not_called() -> None:
     layer = TopK(2, 1.0)
     model = nn.Sequential(layer, TopK(2, 1.0))

@@ -47,9 +47,10 @@ def report(subject: Selection | nn.Module, before: Tensor | None = None) -> dict
     NaN. A straight-through selection has the numbers of the soft selection whose gradients it has. It works with or
     without gradients, and waits for the device once, at the end.
 
-    For a model: the last selection of each ``knockout.nn`` layer in training mode, each name after that of its
-    ``TopK``, as in ``"encoder.pools.0.topk/perplexity"``. Layers remember it without its graph, and outside of the
-    ``state_dict``; compiled code does not. So ``logger.log(knockout.report(model))`` can follow any training step.
+    For a model: the last selection of each ``knockout.nn`` layer in training mode, with gradients enabled. Each name
+    follows that of its ``TopK``, as in ``"encoder.pools.0.topk/perplexity"``. Layers remember it without its graph, and
+    outside of the ``state_dict``; compiled code does not. So ``logger.log(knockout.report(model))`` can follow any
+    training step.
 
     >>> model = torch.nn.Sequential(torch.nn.Linear(8, 16), knockout.nn.TokenPool(16, k=4))
     >>> knockout.report(model)

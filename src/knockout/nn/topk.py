@@ -166,8 +166,8 @@ class TopK(nn.Module):
             selection._origin = selection._origin._replace(boost=boost)  # whose unit gates take
             return selection
         selection = select(scores, k, boost, mask, self.order, hard)
-        if self.training:
-            remember(self, selection)  # for knockout.report
+        if self._reports():
+            remember(self, selection)
         return selection
 
     def _slots(self, scores: Tensor) -> int | float:
@@ -176,6 +176,10 @@ class TopK(nn.Module):
 
     def _is_hard(self) -> bool:
         return self.hard if self.training or self.hard_eval is None else self.hard_eval
+
+    def _reports(self) -> bool:
+        """Whether a selection is a training step, which ``knockout.report`` tells about."""
+        return self.training and torch.is_grad_enabled()
 
     def _measured_boost(self, scores: Tensor, k: int | float, mask: Tensor | None) -> Boost:
         """The current boost, with a unit that is measured now if it has to be; its numbers as floats if at hand."""
@@ -216,8 +220,8 @@ class TopK(nn.Module):
         k = self._slots(scores)
         quota = check_arguments(values, scores, k, mask)
         boost = self._measured_boost(scores, k, mask)
-        out, picked = select_and_apply(values, scores, quota, boost, mask, self.order, False, members=self.training)
-        if self.training:
+        out, picked = select_and_apply(values, scores, quota, boost, mask, self.order, False, members=self._reports())
+        if self._reports():
             remember(self, picked)
         return TopKResult(out, picked.scores, picked.indices, picked.mask)
 

@@ -48,6 +48,19 @@ KNOCKOUT_INLINE void prefetch(const V* row, int64_t d) {
 
 constexpr int64_t kRowsAhead = 24;  // that are prefetched
 
+// Read a table of `n` value rows once, in order, so that they are in a cache when they are blended in the order of the
+// slots: memory gives neighbors several times as fast as rows here and there.
+template <class V>
+inline void read_ahead(const V* values, int64_t n, int64_t stride, int64_t d) {
+  constexpr int64_t line = 64;  // bytes
+  uint8_t sum = 0;
+  for (int64_t j = 0; j < n; ++j) {
+    const auto* const bytes = reinterpret_cast<const volatile uint8_t*>(values + j * stride);
+    for (int64_t i = 0; i < d * static_cast<int64_t>(sizeof(V)); i += line) sum += bytes[i];
+  }
+  asm volatile("" : : "r"(sum));
+}
+
 // The columns [at, at + columns) of a blend, which stay in registers.
 template <int64_t columns, class V, class I>
 KNOCKOUT_INLINE void blend_columns(V* out, const V* values, const PackedMembers<ComputeType<V>, I>& members, int64_t at,

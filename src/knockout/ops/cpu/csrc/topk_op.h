@@ -27,13 +27,16 @@ inline Tensor checked_values(const Tensor& values, const TournamentCall& call) {
   return with_contiguous_rows(values);
 }
 
+constexpr int64_t kLargeTable = 1 << 20;  // bytes: what a second-level cache holds, and more
+
 // Blend the slots [begin, end) of a row, which is the last one of the results.
 template <class T>
 using BlendSlots = std::function<void(const RowResults<T>&, int64_t row, int64_t begin, int64_t end)>;
 
 template <class T, class V>
 BlendSlots<T> blend_slots_of(const Tensor& values, const TournamentCall& call, const Tensor& out) {
-  const int64_t k = call.row.k, d = values.size(values.dim() - 1), stride = values.stride(values.dim() - 2);
+  const int64_t n = call.row.n, k = call.row.k, d = values.size(values.dim() - 1);
+  const int64_t stride = values.stride(values.dim() - 2);
   return [=, offset_of = RowOffsets(values, call.batch), source = data<V>(values), result = data<V>(out)](
              const RowResults<T>& results, int64_t row, int64_t begin, int64_t end) {
     using C = ComputeType<V>;
@@ -54,6 +57,9 @@ BlendSlots<T> blend_slots_of(const Tensor& values, const TournamentCall& call, c
       std::transform(results.weight.data() + first, results.weight.data() + last, converted.get(),
                      [](T each) { return static_cast<C>(each); });
       weight = converted.get();
+    }
+    if (2 * (last - first) >= n && n * d * static_cast<int64_t>(sizeof(V)) >= kLargeTable) {
+      read_ahead(row_values, n, stride, d);
     }
     for (int64_t i = first; i < std::min(first + kRowsAhead, last); ++i) {
       prefetch(row_values + results.member[i] * stride, d);
