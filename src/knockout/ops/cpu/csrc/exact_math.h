@@ -52,7 +52,8 @@ KNOCKOUT_INLINE void split_exponential(T x, T& power, T& rest) {
   const T r = (x - m * F::ln2_high) - m * F::ln2_low;
   T series = T(1.0 / factorial(F::degree));
   for (int i = F::degree - 1; i > 1; --i) series = series * r + T(1.0 / factorial(i));
-  power = std::bit_cast<T>((static_cast<typename F::Integer>(m) + F::bias) << F::mantissa);
+  const T whole = m == m ? m : T(0);  // NaN is no integer; `rest` is NaN then, too
+  power = std::bit_cast<T>((static_cast<typename F::Integer>(whole) + F::bias) << F::mantissa);
   rest = r + (r * r) * series;
 }
 
