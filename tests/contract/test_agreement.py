@@ -88,6 +88,11 @@ def test_drawn_long_cases(case: Case) -> None:
     agree(case._replace(batches=ONE_ROW))
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_spread_of_huge_scores(dtype: torch.dtype) -> None:
+    agree(Case(3, 2, Adaptive(1.5, unit=10), dtype, scores="huge", through=(False, True, False), d=1))
+
+
 LONG = [Relative(4), Relative(0.5), Relative(2, unit=0.01, alpha=1), Fixed(3e6, alpha=1.5), Power(20)]
 
 

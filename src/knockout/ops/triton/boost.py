@@ -63,7 +63,7 @@ def width_slope(spread, unit, rounds):
     g = spread.to(tl.float64)
     u = unit.to(tl.float64)
     x = tl.minimum(g / u, _FAR)
-    width = g * (3.0 + x) / (1.0 + 3.0 * x)
+    width = g * ((3.0 + x) / (1.0 + 3.0 * x))
     slope = tl.where(x < _FAR, (3.0 + 2.0 * x + 3.0 * x * x) / ((1.0 + 3.0 * x) * (1.0 + 3.0 * x)), 1.0 / 3.0)
     flat = (width < u / 10.0) | (width * rounds.to(tl.float64) > limit)
     return tl.where(flat, 0.0, slope / tl.where(flat, 1.0, width))

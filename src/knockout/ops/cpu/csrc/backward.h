@@ -95,6 +95,21 @@ void nodes_upward(int64_t begin, int64_t end, int64_t n, const Pair* pair, const
   }
 }
 
+// The sum of an array, by eight lanes.
+KNOCKOUT_INLINE double sum_of(const double* number, int64_t count) {
+  typedef double Four __attribute__((vector_size(32), aligned(8), may_alias));
+  Four low = {}, high = {};
+  int64_t i = 0;
+  for (; i + 8 <= count; i += 8) {
+    low += *reinterpret_cast<const Four*>(number + i);
+    high += *reinterpret_cast<const Four*>(number + i + 4);
+  }
+  low += high;
+  double sum = (low[0] + low[2]) + (low[1] + low[3]);
+  for (; i < count; ++i) sum += number[i];
+  return sum;
+}
+
 // The derivatives of a block of pairs: abar replaces the differences, and bbar the gaps. Adds to scalebar.
 template <BoostKind kind, Alpha alpha, class T>
 KNOCKOUT_INLINE void differentiate_block_as(const EntryNumbers<T>* node, const T* share, T* gap, T* difference,
@@ -118,12 +133,9 @@ KNOCKOUT_INLINE void differentiate_block_as(const EntryNumbers<T>* node, const T
     const bool decided = w >= T(1);
     difference[i] = decided ? d_score : d_top + d_gap;
     gap[i] = decided ? T(0) : -d_gap;
-    if constexpr (kind == BoostKind::relative) to_scale[i] = decided ? 0.0 : double(d_t) * double(t) / double(scale);
+    if constexpr (kind == BoostKind::relative) to_scale[i] = decided ? 0.0 : double(d_t) * double(t);
   }
-  if constexpr (kind != BoostKind::relative) return;
-  double sum = d_scale;
-  for (int64_t i = 0; i < count; ++i) sum -= to_scale[i];
-  d_scale = sum;
+  if constexpr (kind == BoostKind::relative) d_scale -= sum_of(to_scale, count) / double(scale);
 }
 
 template <BoostKind kind, class T>
@@ -282,9 +294,8 @@ class RoundsBackward {
     const Round& round = saved_.round(r);
     int32_t* const better = saved_.order() + round.byes;
     const int32_t* const worse = saved_.order() + round.size - 1;
-    for (int64_t i = round.decided; i < round.pairs; ++i) {
-      better[i] = saved_.pair()[round.node + i - round.decided].better;
-    }
+    std::transform(saved_.pair() + round.node, saved_.pair() + round.node + (round.pairs - round.decided),
+                   better + round.decided, [](const Pair& pair) { return pair.better; });
     add_to_gaps(better, worse, widest_pairs(boost_, round.pairs), round.decided, each);
   }
 

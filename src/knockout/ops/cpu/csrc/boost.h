@@ -62,7 +62,7 @@ T width_of(const Boost<T>& boost, T spread, int rounds) {
 template <class T>
 double width_slope(const Boost<T>& boost, T spread, int rounds) {
   const double g = double(spread), unit = double(boost.unit), x = std::min(g / unit, kFar);
-  const double width = g * (3 + x) / (1 + 3 * x);
+  const double width = g * ((3 + x) / (1 + 3 * x));
   if (width < unit / 10 || width * rounds > double(std::numeric_limits<T>::max() / 4)) return 0;
   const double slope = x < kFar ? (3 + 2 * x + 3 * x * x) / ((1 + 3 * x) * (1 + 3 * x)) : 1.0 / 3;
   return slope / width;

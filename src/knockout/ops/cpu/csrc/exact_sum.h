@@ -40,22 +40,32 @@ struct DistanceGrid {
   }
 };
 
+// Four numbers, as a vector of the compiler (GCC and Clang).
+typedef double FourDoubles __attribute__((vector_size(32)));
+
 template <class T>
-KNOCKOUT_INLINE ExactSum sum_distances_of(const Entry<T>* entry, int64_t count, const DistanceGrid& shared_grid) {
-  const DistanceGrid grid = shared_grid;  // a local copy can stay in registers
-  if (count < 2 * kLanes) {
-    ExactSum sum;
-    for (int64_t i = 0; i < count; ++i) grid.add(double(entry[i].score), sum.coarse, sum.fine);
-    return sum;
-  }
-  double coarse[kLanes] = {}, fine[kLanes] = {};
+KNOCKOUT_INLINE ExactSum sum_distances_of(const Entry<T>* entry, int64_t count, const DistanceGrid& grid) {
+  constexpr int64_t vectors = 2;  // at a time; more would not stay in registers
+  const FourDoubles middle = FourDoubles{} + grid.middle, shift = FourDoubles{} + grid.shift;
+  const FourDoubles fine_shift = FourDoubles{} + grid.fine_shift;
+  FourDoubles coarse[vectors] = {}, fine[vectors] = {};
   int64_t i = 0;
-  for (; i + kLanes <= count; i += kLanes) {
-    for (int64_t lane = 0; lane < kLanes; ++lane) grid.add(double(entry[i + lane].score), coarse[lane], fine[lane]);
+  for (; i + 4 * vectors <= count; i += 4 * vectors) {
+    for (int64_t v = 0; v < vectors; ++v) {
+      const Entry<T>* const four = entry + i + 4 * v;
+      const FourDoubles x{double(four[0].score), double(four[1].score), double(four[2].score), double(four[3].score)};
+      const FourDoubles difference = x * kScaleDown - middle;
+      const FourDoubles distance = difference < 0 ? -difference : difference;
+      const FourDoubles on_grid = (distance + shift) - shift;
+      coarse[v] += on_grid;
+      fine[v] += ((distance - on_grid) + fine_shift) - fine_shift;
+    }
   }
-  for (; i < count; ++i) grid.add(double(entry[i].score), coarse[0], fine[0]);
   ExactSum sum;
-  for (int64_t lane = 0; lane < kLanes; ++lane) sum += {coarse[lane], fine[lane]};
+  for (; i < count; ++i) grid.add(double(entry[i].score), sum.coarse, sum.fine);
+  for (int64_t v = 0; v < vectors; ++v) {
+    for (int64_t lane = 0; lane < 4; ++lane) sum += {coarse[v][lane], fine[v][lane]};
+  }
   return sum;
 }
 

@@ -7,6 +7,7 @@
 
 #include "compiler.h"
 #include "half.h"
+#include "read_ahead.h"
 
 namespace knockout {
 
@@ -41,25 +42,12 @@ KNOCKOUT_INLINE void convert(V* out, const C* sum, int64_t count) {
 // Let a value row be on its way from memory.
 template <class V>
 KNOCKOUT_INLINE void prefetch(const V* row, int64_t d) {
-  constexpr int64_t line = 64, most = 512;  // bytes; the processor fetches the rest by itself
+  constexpr int64_t most = 512;  // bytes; the processor fetches the rest by itself
   const char* const bytes = reinterpret_cast<const char*>(row);
-  for (int64_t i = 0; i < std::min<int64_t>(d * sizeof(V), most); i += line) __builtin_prefetch(bytes + i);
+  for (int64_t i = 0; i < std::min<int64_t>(d * sizeof(V), most); i += kLine) __builtin_prefetch(bytes + i);
 }
 
 constexpr int64_t kRowsAhead = 24;  // that are prefetched
-
-// Read a table of `n` value rows once, in order, so that they are in a cache when they are blended in the order of the
-// slots: memory gives neighbors several times as fast as rows here and there.
-template <class V>
-inline void read_ahead(const V* values, int64_t n, int64_t stride, int64_t d) {
-  constexpr int64_t line = 64;  // bytes
-  uint8_t sum = 0;
-  for (int64_t j = 0; j < n; ++j) {
-    const auto* const bytes = reinterpret_cast<const volatile uint8_t*>(values + j * stride);
-    for (int64_t i = 0; i < d * static_cast<int64_t>(sizeof(V)); i += line) sum += bytes[i];
-  }
-  asm volatile("" : : "r"(sum));
-}
 
 // The columns [at, at + columns) of a blend, which stay in registers.
 template <int64_t columns, class V, class I>

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cstdint>
 
 #include "boost.h"
@@ -53,21 +54,55 @@ KNOCKOUT_VECTORIZED void blend_block(PairBlock<double>& pairs, int64_t count, co
   blend_block_by_kind(pairs, count, boost, scale);
 }
 
+// An entry of float as one integer, with the bits of the score below those of the ref: loops over these are vectorized.
+typedef uint64_t PackedEntry __attribute__((may_alias, aligned(4)));
+template <class T>
+constexpr bool kPacked = sizeof(T) == 4 && std::endian::native == std::endian::little;
+
+// Read the scores of a block of pairs, and write the refs to `pair`: pair i has the entries better[i] and worse[-i].
+template <class T>
+KNOCKOUT_INLINE void read_block(const Entry<T>* better, const Entry<T>* worse, int64_t count, PairBlock<T>& pairs,
+                                Pair* pair) {
+  if constexpr (kPacked<T>) {
+    const auto* const a = reinterpret_cast<const PackedEntry*>(better);
+    const auto* const b = reinterpret_cast<const PackedEntry*>(worse - (count - 1));
+    auto* const both = reinterpret_cast<PackedEntry*>(pair);
+    for (int64_t i = 0; i < count; ++i) pairs.better[i] = std::bit_cast<float>(static_cast<uint32_t>(a[i]));
+    for (int64_t i = 0; i < count; ++i) {
+      pairs.worse[i] = std::bit_cast<float>(static_cast<uint32_t>(b[count - 1 - i]));
+    }
+    for (int64_t i = 0; i < count; ++i) both[i] = a[i] >> 32 | (b[count - 1 - i] >> 32 << 32);
+  } else {
+    for (int64_t i = 0; i < count; ++i) pairs.better[i] = better[i].score;
+    for (int64_t i = 0; i < count; ++i) pairs.worse[i] = worse[-i].score;
+    for (int64_t i = 0; i < count; ++i) pair[i] = {better[i].ref, worse[-i].ref};
+  }
+}
+
+// Write a block of entries, with consecutive refs.
+template <class T>
+KNOCKOUT_INLINE void write_block(const T* score, int32_t first_ref, int64_t count, Entry<T>* entry) {
+  if constexpr (kPacked<T>) {
+    auto* const packed = reinterpret_cast<PackedEntry*>(entry);
+    const auto first = static_cast<uint32_t>(first_ref);
+    for (int64_t i = 0; i < count; ++i) {
+      packed[i] = uint64_t{first + static_cast<uint32_t>(i)} << 32 | std::bit_cast<uint32_t>(score[i]);
+    }
+  } else {
+    for (int64_t i = 0; i < count; ++i) entry[i] = {score[i], first_ref + static_cast<int32_t>(i)};
+  }
+}
+
 template <class T>
 KNOCKOUT_INLINE void blend_pairs_of(Entry<T>* better, const Entry<T>* worse, int64_t count, const Boost<T>& boost,
                                     T scale, const NodeRange<T>& nodes) {
   PairBlock<T> pairs;
   for (int64_t at = 0; at < count; at += kPairBlock) {
     const int64_t size = std::min(kPairBlock, count - at);
-    Entry<T>* const a = better + at;
-    const Entry<T>* const b = worse - at;
-    Pair* const pair = nodes.pair + at;
-    for (int64_t i = 0; i < size; ++i) pairs.better[i] = a[i].score;
-    for (int64_t i = 0; i < size; ++i) pairs.worse[i] = b[-i].score;
+    read_block(better + at, worse - at, size, pairs, nodes.pair + at);
     blend_block_by_kind(pairs, size, boost, scale);
-    for (int64_t i = 0; i < size; ++i) pair[i] = {a[i].ref, b[-i].ref};
     std::copy_n(pairs.share, size, nodes.share + at);
-    for (int64_t i = 0; i < size; ++i) a[i] = {pairs.blend[i], nodes.first_ref + static_cast<int32_t>(at + i)};
+    write_block(pairs.blend, nodes.first_ref + static_cast<int32_t>(at), size, better + at);
   }
 }
 

@@ -16,6 +16,7 @@
 #include "buckets.h"
 #include "buffer.h"
 #include "entry.h"
+#include "read_ahead.h"
 
 namespace knockout {
 
@@ -87,11 +88,12 @@ void radix_sort_by(const Source& source, Entry<T>* entry, Entry<T>* other, int64
     int32_t* const of_pass = position.get() + pass * digits;
     for (int32_t digit = 0, total = 0; digit < digits; ++digit) total += std::exchange(of_pass[digit], total);
   }
+  ReadAhead& ahead = ReadAhead::of_this_thread();
   const auto run = [&](const auto& from, Entry<T>* to, int pass) {
     int32_t* const next = position.get() + pass * digits;
     const int shift = pass * bits;
     for_each_key_block<T>(from, count, key_of, [&](const auto* key, int64_t at, int64_t size) {
-      for (int64_t i = 0; i < size; ++i) store(to + next[(key[i] >> shift) & last_digit]++, from[at + i]);
+      ahead.along(size, [&](int64_t i) { store(to + next[(key[i] >> shift) & last_digit]++, from[at + i]); });
     });
   };
   run(source, passes % 2 ? entry : other, 0);

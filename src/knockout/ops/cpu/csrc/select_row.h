@@ -50,7 +50,7 @@ struct RowResults {
   Array<int64_t> end;     // per slot: where its members end
   Array<int32_t> saved;   // see saved_rounds.h; empty if nothing is to be saved
   struct Row {
-    int64_t saved_end;
+    int64_t members, saved_end;
     bool valid;  // false if a score is NaN or +inf
   };
   std::vector<Row> rows;
@@ -191,12 +191,13 @@ void select_row(const ScoreRow<S>& row, const RowCall<T>& call, bool save, Works
   const Boost<T>& boost = call.boost;
   const ActiveCandidates<T> candidates = find_active(row, shape.n, work.candidates, threads);
   const auto n = static_cast<int32_t>(shape.n);
+  const int64_t members_before = results.member.size();
   SavedHeader header{0, n, static_cast<int32_t>(shape.k), -1, 0, 0};
   if (!candidates.valid) {
     header = header.sign(call.hash);
     if (save) std::memcpy(results.saved.extend(integers_per<SavedHeader>()), &header, sizeof(header));
     select_invalid_row(candidates, shape, out, results);
-    results.rows.push_back({results.saved.size(), false});
+    results.rows.push_back({results.member.size() - members_before, results.saved.size(), false});
     return;
   }
   std::array<Round, kMaxRounds> round;
@@ -225,7 +226,7 @@ void select_row(const ScoreRow<S>& row, const RowCall<T>& call, bool save, Works
   collect_members(ordered.data(), filled, shape, progress, rounds, work, results, threads);
   header.active = static_cast<int32_t>(candidates.count);
   if (save) save_rounds(call, header, progress, ordered.data(), filled, slots, field_size, rounds, results.saved);
-  results.rows.push_back({results.saved.size(), true});
+  results.rows.push_back({results.member.size() - members_before, results.saved.size(), true});
 }
 
 }  // namespace knockout

@@ -27,7 +27,30 @@ inline Tensor checked_values(const Tensor& values, const TournamentCall& call) {
   return with_contiguous_rows(values);
 }
 
-constexpr int64_t kLargeTable = 1 << 20;  // bytes: what a second-level cache holds, and more
+// The value rows of each row of scores, which are read ahead: see ReadAhead.
+class ValueTables {
+ public:
+  ValueTables(const Tensor& values, const TournamentCall& call)
+      : offset_of_(values, call.batch),
+        table_(static_cast<const char*>(values.data_ptr())),
+        item_(item_size(values.scalar_type())),
+        rows_(call.row.n),
+        row_bytes_(values.size(values.dim() - 1) * item_),
+        stride_(values.stride(values.dim() - 2) * item_) {}
+
+  // Whether it is worth it: that they are not in a first-level cache by themselves.
+  bool large() const { return rows_ * row_bytes_ >= 1 << 16; }
+  // Whether it is worth it to wait for them: that they exceed a second-level cache.
+  bool very_large() const { return rows_ * row_bytes_ >= 1 << 20; }
+  void start(int64_t row, ReadAhead& ahead) const {
+    ahead.start(table_ + offset_of_(row) * item_, rows_, row_bytes_, stride_);
+  }
+
+ private:
+  RowOffsets offset_of_;
+  const char* table_;
+  int64_t item_, rows_, row_bytes_, stride_;
+};
 
 // Blend the slots [begin, end) of a row, which is the last one of the results.
 template <class T>
@@ -35,8 +58,7 @@ using BlendSlots = std::function<void(const RowResults<T>&, int64_t row, int64_t
 
 template <class T, class V>
 BlendSlots<T> blend_slots_of(const Tensor& values, const TournamentCall& call, const Tensor& out) {
-  const int64_t n = call.row.n, k = call.row.k, d = values.size(values.dim() - 1);
-  const int64_t stride = values.stride(values.dim() - 2);
+  const int64_t k = call.row.k, d = values.size(values.dim() - 1), stride = values.stride(values.dim() - 2);
   return [=, offset_of = RowOffsets(values, call.batch), source = data<V>(values), result = data<V>(out)](
              const RowResults<T>& results, int64_t row, int64_t begin, int64_t end) {
     using C = ComputeType<V>;
@@ -57,9 +79,6 @@ BlendSlots<T> blend_slots_of(const Tensor& values, const TournamentCall& call, c
       std::transform(results.weight.data() + first, results.weight.data() + last, converted.get(),
                      [](T each) { return static_cast<C>(each); });
       weight = converted.get();
-    }
-    if (2 * (last - first) >= n && n * d * static_cast<int64_t>(sizeof(V)) >= kLargeTable) {
-      read_ahead(row_values, n, stride, d);
     }
     for (int64_t i = first; i < std::min(first + kRowsAhead, last); ++i) {
       prefetch(row_values + results.member[i] * stride, d);
@@ -91,7 +110,20 @@ inline TopKResult topk(Tensor values, Tensor scores, std::optional<Tensor> mask,
     const auto blend =
         dispatch_dtype(values, [&](auto v) { return blend_slots_of<T, decltype(v)>(values, call, out); });
     const int64_t grain = std::max<int64_t>(1, (1 << 15) / (4 * d + call.row.max_members()));
-    const auto blend_row = [&](const RowResults<T>& results, int64_t row, const auto& threads) {
+    const ValueTables tables(values, call);
+    const auto most_members = [&](const RowResults<T>& results) {
+      return !results.rows.empty() && 2 * results.rows.back().members >= call.row.n;
+    };
+    const auto blend_row = [&](const RowResults<T>& results, int64_t row, const auto& threads, const auto& play) {
+      ReadAhead& ahead = ReadAhead::of_this_thread();
+      const bool expected = tables.large() && most_members(results);  // the row before had
+      if (expected) tables.start(row, ahead);
+      play();
+      if (tables.very_large() && most_members(results)) {
+        if (!expected) tables.start(row, ahead);
+        ahead.finish();
+      }
+      ahead.stop();
       threads.parallel_for(k, grain, [&](int64_t begin, int64_t end) { blend(results, row, begin, end); });
     };
     return std::tuple_cat(std::tuple(out), play_tournament<S>(call, {call.row, boost.as<T>(), by_position},

@@ -155,10 +155,10 @@ struct Keep {
                  // advance; otherwise, as long as the longest of this batch
 };
 
-// use(results, row, threads) after each row, which is the last one of the results.
-template <class S, class Use>
+// Calls with_row(results, row, threads, play) for each row; play() adds it to the results.
+template <class S, class WithRow>
 TournamentResult play_tournament(const TournamentCall& call, const RowCall<ComputeType<S>>& row_call, const Keep& keep,
-                                 const Use& use) {
+                                 const WithRow& with_row) {
   using T = ComputeType<S>;
   const int64_t n = call.row.n, k = call.row.k;
   const Sizes per_slot = joined(call.batch, {k});
@@ -172,8 +172,8 @@ TournamentResult play_tournament(const TournamentCall& call, const RowCall<Compu
     for (int64_t row = begin; row < end; ++row) {
       const SlotOutputs<T> row_out{out.score + row * k, out.leader + row * k, out.filled + row * k};
       RowResults<T>& some = results[begin];
-      select_row<T>(score_rows[row], row_call, keep.rounds, work, row_out, some, threads);
-      use(some, row, threads);
+      with_row(some, row, threads,
+               [&] { select_row<T>(score_rows[row], row_call, keep.rounds, work, row_out, some, threads); });
       if (!keep.members) some.member.clear(), some.weight.clear(), some.end.clear();
       if (row == begin) some.expect(end - begin - 1);
     }
@@ -265,7 +265,7 @@ inline TournamentResult tournament(Tensor scores, std::optional<Tensor> mask, st
   const BoostArguments boost(c_tensor, unit_tensor, kind, alpha, c, unit);
   return dispatch_dtype(call.scores, [&](auto s) {
     using S = decltype(s);
-    const auto nothing_more = [](const auto&, int64_t, const auto&) {};
+    const auto nothing_more = [](const auto&, int64_t, const auto&, const auto& play) { play(); };
     return play_tournament<S>(call, {call.row, boost.as<ComputeType<S>>(), by_position}, {true, save, fixed},
                               nothing_more);
   });
