@@ -61,6 +61,29 @@ def test_drawn_cases(case: Case) -> None:
     agree(case._replace(batches=BATCHES[0], hard=False) if case.seed % 4 else case)
 
 
+TABLES: dict[str, Callable[[Tensor], Tensor]] = {
+    "contiguous": lambda values: values,
+    "rows apart": lambda values: values.repeat_interleave(2, dim=-2)[..., ::2, :],
+    "columns apart": lambda values: values.repeat_interleave(2, dim=-1)[..., ::2],
+    "the same row": lambda values: values[..., :1, :].expand_as(values),
+    "not aligned": lambda values: torch.cat([values.new_zeros(1), values.flatten()])[1:].view_as(values),
+    "half": lambda values: values.half(),
+    "without columns": lambda values: values[..., :0],
+}
+
+
+@pytest.mark.parametrize("table", TABLES)
+@pytest.mark.parametrize(("n", "d"), [(700, 47), (3000, 101)])  # for a first-level cache, and for a second-level one
+def test_tables_that_are_read_ahead(n: int, d: int, table: str) -> None:
+    values, scores = TABLES[table](randn(5, n, d)), randn(5, n)
+    scores[2] = torch.nan  # the row after it cannot know what to expect
+    for boost in (Relative(0.5), Relative(16)):
+        for one, other in zip(
+            knockout.topk(values, scores, 8, boost), in_two_steps(values, scores, 8, boost), strict=True
+        ):
+            same_bits(one, other)
+
+
 @pytest.mark.parametrize("boost", [Relative(0.5), Relative(4), Adaptive(2, 1.5)], ids=str)
 def test_the_number_of_threads_changes_no_bit(boost: Relative | Adaptive) -> None:
     for case in (
