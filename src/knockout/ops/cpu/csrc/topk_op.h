@@ -119,7 +119,8 @@ inline TopKResult topk(Tensor values, Tensor scores, std::optional<Tensor> mask,
       const bool expected = tables.large() && most_members(results);  // the row before had
       if (expected) tables.start(row, ahead);
       play();
-      if (tables.very_large() && most_members(results)) {
+      // With several threads on one row, each blends its own slots, and one that reads for all would hold them up.
+      if (threads.count() == 1 && tables.very_large() && most_members(results)) {
         if (!expected) tables.start(row, ahead);
         ahead.finish();
       }
