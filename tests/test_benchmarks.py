@@ -230,13 +230,18 @@ def test_peak_of_the_process() -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="an option of glibc")
 def test_freed_memory_is_kept() -> None:
     code = """
-import resource, torch
+import ctypes, resource
 from harness.memory import keep_freed_memory
 keep_freed_memory()
-for _ in range(4):
-    torch.ones(2**24)  # 64 MiB, more than glibc keeps by itself; where it lies settles after a few
+libc = ctypes.CDLL("libc.so.6")
+libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+def use() -> None:
+    memory = libc.malloc(2**26)  # more than glibc keeps by itself
+    ctypes.memset(memory, 1, 2**26)
+    libc.free(memory)
+use()
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-torch.ones(2**24)
+use()
 print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
