@@ -185,6 +185,11 @@ class Selection:
     def __repr__(self) -> str:
         return f"Selection(k={self.k}, n={self.n}, batch={tuple(self.indices.shape[:-1])}, dtype={self.dtype})"
 
+    def _repr_html_(self) -> str | None:
+        from knockout.notebook import to_html  # not above: it imports this module
+
+        return to_html(self)
+
 
 def _flatten(selection: Selection) -> tuple[list[Tensor], Any]:
     """The tensors of a selection, and how to put it together again: so that vmap and export can return one."""

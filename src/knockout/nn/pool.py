@@ -30,6 +30,11 @@ class Pooled(NamedTuple):
         """The leaders (..., k) in terms of an earlier sequence, from the leaders (..., n) of the tokens pooled here."""
         return torch.where(self.mask, leaders.gather(-1, self.leaders.clamp(min=0)), -1)
 
+    def _repr_html_(self) -> str | None:
+        from knockout.notebook import to_html  # only here: most programs need no HTML
+
+        return to_html(self)
+
 
 class TokenPool(nn.Module):
     """Pass on the k most relevant tokens of a sequence, by a scorer and the operator.
