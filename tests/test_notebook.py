@@ -60,13 +60,13 @@ def test_leaders_weights_perplexity_and_mass() -> None:
 
 
 def test_the_more_weight_the_stronger_the_color_and_leaders_have_a_frame() -> None:
-    root = shown(methods.gated(torch.tensor([0.0, -1.0, -30.0, -INF]), 3))
+    root = shown(methods.gated(torch.tensor([-1.0, 0.0, -30.0, -INF]), 3))
     paths = [(path.get("stroke-opacity"), path.get("d")) for path in root.iter("path") if path.get("fill") is None]
     # Weights 0.5 and 0.27 and nearly 0, by their square roots in twelfths; then the mass, which is the same.
-    assert paths[:3] == [("0.08", "M2 2h1"), ("0.58", "M1 1h1"), ("0.75", "M0 0h1")]
-    assert paths[3:] == [("0.08", "M2 0h1"), ("0.58", "M1 0h1"), ("0.75", "M0 0h1")]
+    assert paths[:3] == [("0.08", "M2 2h1"), ("0.58", "M0 1h1"), ("0.75", "M1 0h1")]
+    assert paths[3:] == [("0.08", "M2 0h1"), ("0.58", "M0 0h1"), ("0.75", "M1 0h1")]
     frames = [path.get("d") for path in root.iter("path") if path.get("stroke-width")]
-    assert frames == ["M0 0h1v1h-1zM1 1h1v1h-1zM2 2h1v1h-1z", ""]
+    assert frames == ["M1 0h1v1h-1zM0 1h1v1h-1zM2 2h1v1h-1z", ""]
     heavy = shown(methods.gated(torch.tensor([30.0, 0.0, -INF]), 2, scale=4.0))
     assert [path.get("stroke-opacity") for path in heavy.iter("path")][:2] == ["0.75", "1.00"]
     assert "up to 4;" in words(heavy)
@@ -172,7 +172,7 @@ def test_the_work_does_not_grow_with_slots_and_rows(method: Any) -> None:
         shown(picked)
     sizes = [x.numel() for x in made if x._base is None]
     assert max(sizes) <= 2 * SLOTS * n
-    assert sum(sizes) < k * n
+    assert sum(sizes) < 1500 * n
 
 
 def test_invalid_rows_empty_slots_and_rows_without_candidates() -> None:
@@ -209,6 +209,10 @@ def test_pooled_tokens_have_their_own_numbers() -> None:
     root = shown(pooled)
     assert [int(leader) for _, leader, *_ in slots(root)] == pooled.leaders[:, 2:].flatten().tolist()
     assert [int(slot) for slot, *_ in slots(root)] == [2, 3, 4] * 2
+    titles = [title.text or "" for title in root.iter("title")]
+    for title, (slot, leader, *_) in zip(titles, slots(root), strict=True):
+        assert title.startswith(f"slot {slot}: ")
+        assert f" of {leader}" in title
     text = words(root)
     assert "Pooled(x=(2, 5, 4), selection=Selection(k=3, n=7, batch=(2,), dtype=torch.float32))" in text
     assert " | 2 | 3 | 4 | 5 | 6 | 7 | 8 | Row 0 of the batch. All slots, all candidates." in text

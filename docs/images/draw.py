@@ -13,6 +13,7 @@ from evals.reproduce.claims import by_cell
 from evals.reproduce.grid import CELLS
 from evals.reproduce.published import published
 from harness.journal import Journal
+from knockout.notebook import to_html
 from knockout.ops.reference.tournament import rounds_of
 
 INK, BLUE, ORANGE, GREY = "#1b1b2f", "#1f5fbf", "#d9622b", "#8a8f98"
@@ -74,9 +75,20 @@ def bracket() -> None:
     axes.figure.savefig(Path(__file__).parent / "bracket.png", dpi=110)
 
 
+def notebook() -> None:
+    """Save what a notebook shows of a selection of 4 of 24 candidates, on white."""
+    html = to_html(knockout.select(torch.rand(24, generator=torch.Generator().manual_seed(3)), k=4))
+    assert html is not None
+    picture = html[html.index("<svg ") : html.index("</svg>")] + "</svg>\n"
+    # By itself, a picture needs its namespace, a font and a background.
+    style = 'xmlns="http://www.w3.org/2000/svg" font-family="sans-serif" style="background:white;'
+    (Path(__file__).parent / "notebook.svg").write_text(picture.replace('style="', style, 1))
+
+
 def main() -> None:
     """Draw and save all figures."""
     bracket()
+    notebook()
     plt.rcParams.update({"font.size": 9, "text.color": INK, "axes.labelcolor": INK, "axes.titlesize": 10})
     figure = plt.figure(figsize=(10, 3.6), layout="constrained")
     left, right = figure.subfigures(1, 2, width_ratios=[1.15, 1])

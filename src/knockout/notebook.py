@@ -17,7 +17,6 @@ from torch import Tensor
 from knockout.dtypes import computing_dtype
 from knockout.plan import DensePlan, SparsePlan
 from knockout.selection import Selection, _flatten, _unflatten
-from knockout.torch_private import is_transforming
 
 if TYPE_CHECKING:
     from knockout.nn.pool import Pooled
@@ -30,7 +29,8 @@ HEIGHT, TOP, GAP = 18, 20, 6  # of a row of cells, of the line above them, befor
 
 def to_html(result: Selection | Pooled) -> str | None:
     """A selection, or the one of a ``TokenPool``, as HTML; None if it cannot be shown, and then its repr is."""
-    # Looking at a result must never raise, least of all if it is the result that something is wrong with.
+    # Looking at a result must never raise, whatever is wrong with it. Under vmap and on the meta device, the first
+    # number that is read does.
     try:
         if isinstance(result, Selection):
             return _to_html(result, repr(result))
@@ -44,8 +44,8 @@ def to_html(result: Selection | Pooled) -> str | None:
 @torch.no_grad()
 def _to_html(selection: Selection, title: str, first: int = 0) -> str | None:
     plan = selection._plan
-    if not isinstance(plan, (SparsePlan, DensePlan)) or is_transforming() or plan.valid.is_meta:
-        return None  # a part of a distributed selection, or no numbers
+    if not isinstance(plan, (SparsePlan, DensePlan)):
+        return None  # a part of a distributed selection
     batch = tuple(selection.indices.shape[:-1])
     rows = math.prod(batch)
     shown = [_unraveled(row, batch) for row in range(min(rows, ROWS))]
