@@ -40,6 +40,9 @@ class LocalPlan(Plan):
     def read(self, source: RowSource, progress: Progress = None) -> Tensor:
         return self._own_candidates().read(source, progress)
 
+    def spread(self, y: Tensor) -> Tensor:
+        return self._own_candidates().spread(y)
+
     def weights(self) -> Tensor:
         return self._own_candidates().weights()
 
