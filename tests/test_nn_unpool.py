@@ -4,16 +4,20 @@
 
 from __future__ import annotations
 
+import copy
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd import gradcheck
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 
 from knockout.nn import TokenPool
 from tests.cases import randn, same_bits
-from tests.nn_cases import DIM, masked, pool, tokens
+from tests.nn_cases import DIM, encoder, masked, pool, tokens
 
 
 def test_each_token_is_a_blend_of_itself_and_its_slot() -> None:
@@ -114,3 +118,95 @@ def test_bad_input(keep: int, y: tuple[int, ...], x: tuple[int, ...], message: s
     pooled = pool(k=4, keep=keep)(tokens(2, 12))
     with pytest.raises(ValueError, match=message):
         pooled.unpool(torch.zeros(y), torch.zeros(x))
+
+
+# --- an output for every token: unpool=True -------------------------------------------------------
+
+UNPOOLED: list[dict[str, Any]] = [
+    {"lengths": {0: 12, 1: 5}},
+    {"ratios": {0: 0.5, 1: 0.3}, "block": 8},
+    {"lengths": {0: 9}, "keep": 1, "gate": True},
+    {"lengths": {0: 12, 2: 5}, "order": "score", "hard": True},
+]
+
+
+def test_pools_are_undone_from_the_last_to_the_first() -> None:
+    made = encoder(lengths={0: 12, 1: 5}, unpool=True)
+    x, mask, positions = tokens(2, 40), masked(2, 40, [40, 21]), 2.0 * torch.arange(40)
+    out = made(x, mask, positions)
+    one = made.layers[0](x, src_key_padding_mask=~mask)
+    first = made.pools["0"](one, mask, positions)
+    two = made.layers[1](first.x)
+    second = made.pools["1"](two, first.mask, first.positions)
+    back = first.unpool(second.unpool(made.layers[2](second.x), two, first.mask), one, mask)
+    torch.testing.assert_close(out.x, back)
+    assert torch.equal(out.mask, mask)
+    assert torch.equal(out.positions, positions.expand(2, 40))
+    assert torch.equal(out.leaders, torch.where(mask, torch.arange(40), -1))
+    assert [level.x.shape[1] for level in out.levels] == [12, 5]
+    assert made(x).mask is None
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("options", UNPOOLED, ids=str)
+def test_padding_changes_no_output_of_a_token(options: dict[str, Any], training: bool) -> None:
+    made = encoder(**options, unpool=True).train(training)
+    lengths = [31, 9, 4, 1]
+    alone = [tokens(1, n, seed=n) for n in lengths]
+    padded = torch.full((len(lengths), 37, DIM), torch.nan)
+    for row, x in zip(padded, alone, strict=True):
+        row[: x.shape[1]] = x[0]
+    out = made(padded, masked(len(lengths), 37, lengths))
+    for row, x in zip(out.x, alone, strict=True):
+        n = x.shape[1]
+        torch.testing.assert_close(row[:n], made(x).x[0], rtol=1e-4, atol=1e-5)
+        assert not row[n:].any()
+    out.x.sin().sum().backward()
+    assert all(each.grad.isfinite().all() for each in made.parameters() if each.grad is not None)
+
+
+@pytest.mark.parametrize("options", [{}, {"keep": 2}, {"block": 8}, {"hard": True}], ids=str)
+@pytest.mark.parametrize("mask", [None, masked(2, 20, [20, 13])])
+def test_where_all_tokens_pass_it_is_the_encoder_without_pools(options: dict[str, Any], mask: Tensor | None) -> None:
+    made = encoder(lengths={0: 40, 1: 20}, unpool=True, **options)
+    plain = encoder(lengths={}, block=options.get("block"))
+    x, real = tokens(2, 20), torch.ones(2, 20).bool() if mask is None else mask
+    same_bits(made(x, mask).x[real], plain(x, mask).x[real])
+
+
+def test_all_tokens_compiled_and_under_checkpoints() -> None:
+    torch._dynamo.reset()
+    x, mask = tokens(2, 20), masked(2, 20, [20, 13])
+    made = encoder(2, lengths={0: 9}, keep=1, gate=True, block=12, unpool=True)
+    checkpointed = copy.deepcopy(made)
+    checkpointed.layers = nn.ModuleList(checkpoint_wrapper(layer) for layer in checkpointed.layers)
+    expected = made(x, mask).x
+    gradients = torch.autograd.grad(expected.sin().sum(), list(made.parameters()))
+    compiled = torch.compile(made, backend="aot_eager", fullgraph=True)
+    for model, parameters in ((checkpointed, checkpointed.parameters()), (compiled, made.parameters())):
+        out = model(x, mask).x
+        torch.testing.assert_close(out, expected)
+        found = torch.autograd.grad(out.sin().sum(), list(parameters))
+        torch.testing.assert_close(found, gradients, rtol=1e-3, atol=1e-5)
+
+
+def test_a_model_learns_to_label_tokens_that_are_not_passed_on() -> None:
+    """Each token is labelled by itself: no more than a quarter of them pass, and all can be labelled."""
+    made = encoder(2, lengths={0: 8}, unpool=True, boost=16.0)
+    head = nn.Linear(DIM, 2)
+    optimizer = torch.optim.Adam([*made.parameters(), *head.parameters()], 1e-2)
+    for step in range(60):
+        x = tokens(16, 32, seed=step)
+        loss = nn.functional.cross_entropy(head(made(x).x).flatten(0, 1), (x[..., 0] > 0).long().flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    x = tokens(16, 32, seed=1000)
+    right = head(made(x).x).argmax(dim=-1) == (x[..., 0] > 0)
+    assert right.float().mean() > 0.93
+
+
+def test_unpool_is_a_flag() -> None:
+    with pytest.raises(TypeError, match="unpool must be True or False; got 1 of type int"):
+        encoder(lengths={0: 8}, unpool=1)
+    assert "unpool=True" in repr(encoder(lengths={0: 8}, unpool=True))
