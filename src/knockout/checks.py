@@ -89,14 +89,16 @@ def check_k(k: int | float) -> int | float:
 
 def check_values(values: Tensor, batch: Sequence[int], n: int, device: torch.device) -> None:
     """Check values (..., n, d), on the device of the scores, with batch dimensions that broadcast with theirs."""
-    _check_floating(values, "values")
-    if values.dim() < 2 or values.shape[-2] != n:
-        raise ValueError(
-            f"values must have shape (..., n, d) with n = {n}, the number of scores; got shape {tuple(values.shape)}"
-            + (". For a number per candidate pass values.unsqueeze(-1)" if values.shape[-1:] == (n,) else "")
-        )
+    _check_vectors(values, "values", f"(..., n, d) with n = {n}, the number of scores", "candidate", n)
     check_device(values, "values", device)
     check_broadcast(values.shape[:-2], "values", batch)
+
+
+def check_slot_values(y: Tensor, batch: Sequence[int], k: int, device: torch.device) -> None:
+    """Check y (..., k, d), on the device of a selection, with batch dimensions that broadcast with its own."""
+    _check_vectors(y, "y", f"(..., k, d) with k = {k}, the number of slots, as `apply` returns", "slot", k)
+    check_device(y, "y", device, "the selection")
+    check_broadcast(y.shape[:-2], "y", batch, "the selection")
 
 
 def check_choice(value: object, name: str, choices: Sequence[object]) -> None:
@@ -184,6 +186,39 @@ def check_tokens(x: Tensor, mask: Tensor | None, positions: Tensor | None, dim: 
             )
         check_device(positions, "positions", x.device, "x")
         _check_expands(positions, "positions", x)
+
+
+def check_unpool(y: Tensor, x: Tensor, mask: Tensor | None, slots: Tensor, selected: tuple[int, int]) -> int:
+    """Check y (..., k, dim), and x (..., n, dim) with its mask, for ``Pooled.unpool``. Returns how many are kept.
+
+    ``slots`` (..., k) is the mask of the slots, ``selected`` the numbers of slots and candidates of the selection: the
+    others are always kept. If all are, the candidates are padding, one more than there are tokens.
+    """
+    k, (least, candidates) = slots.shape[-1], selected
+    _check_vectors(y, "y", f"(..., {k}, dim), as the x of the pool", "slot", k)
+    _check_floating(x, "x")
+    all_kept = x.dim() >= 2 and k == x.shape[-2] == candidates - 1
+    n = k if all_kept else k - least + candidates
+    if x.dim() < 2 or x.shape[-2:] != (n, y.shape[-1]):
+        raise ValueError(
+            f"x must have shape (..., {n}, {y.shape[-1]}), the tokens as they were before the pool, of the dimension "
+            f"of y; got {tuple(x.shape)}"
+        )
+    check_tokens(x, mask, None, x.shape[-1])
+    for each, name in ((y, "y"), (x, "x")):
+        check_device(each, name, slots.device, "the pool")
+        check_broadcast(each.shape[:-2], name, slots.shape[:-1], "the pool")
+    return n if all_kept else k - least
+
+
+def _check_vectors(x: Tensor, name: str, shape: str, each: str, count: int) -> None:
+    """Check floating x (..., count, d), a vector for each of what ``each`` says."""
+    _check_floating(x, name)
+    if x.dim() < 2 or x.shape[-2] != count:
+        raise ValueError(
+            f"{name} must have shape {shape}; got shape {tuple(x.shape)}"
+            + (f". For a number per {each} pass {name}.unsqueeze(-1)" if x.shape[-1:] == (count,) else "")
+        )
 
 
 def _check_expands(tensor: Tensor, name: str, x: Tensor) -> None:

@@ -10,6 +10,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import reduce
+from itertools import starmap
 from typing import Any, ClassVar
 
 import torch
@@ -18,7 +20,7 @@ from torch.autograd import Function
 from torch.utils.checkpoint import checkpoint
 
 from knockout.dtypes import computing_dtype, full_precision
-from knockout.ops.autograd.gather import blend
+from knockout.ops.autograd.gather import blend, spread
 from knockout.ops.reference.exact import exact_sum
 from knockout.rows.gather import Progress, blend_rows
 from knockout.rows.sources import RowSource
@@ -39,6 +41,10 @@ class Plan(ABC):
     @abstractmethod
     def apply(self, values: Tensor) -> Tensor:
         """Blended values (*batch, k, d) of values (..., n, d), in the dtype of the values."""
+
+    @abstractmethod
+    def spread(self, y: Tensor) -> Tensor:
+        """The way back: (*batch, n, d) from what the slots hold, y (..., k, d), in the dtype of y."""
 
     @abstractmethod
     def read(self, source: RowSource, progress: Progress = None) -> Tensor:
@@ -88,13 +94,15 @@ class SparsePlan(Plan):
             )
 
     def apply(self, values: Tensor) -> Tensor:
-        member, weight, valid = self.member, self.weight, self.valid
-        if values.shape[:-2] != member.shape[:-2]:
-            batch = torch.broadcast_shapes(values.shape[:-2], member.shape[:-2])
-            member, weight = (x.expand(*batch, *x.shape[-2:]) for x in (member, weight))
-            valid = valid.expand(*batch, 1)
-            values = values[(None,) * (len(batch) + 2 - values.dim())]
+        weight, member, valid = self._expanded(values.shape[:-2])
+        values = values[(None,) * (member.dim() - values.dim())]
         return blend(values, weight, member, valid, self.hard, backend=self.backend)
+
+    def spread(self, y: Tensor) -> Tensor:
+        weight, member, valid = self._expanded(y.shape[:-2])
+        batch, d = member.shape[:-2], y.shape[-1]
+        y = y.expand(*batch, *y.shape[-2:])
+        return spread(y, weight, member, (*batch, self.n, d), valid, self.hard, backend=self.backend)
 
     def read(self, source: RowSource, progress: Progress = None) -> Tensor:
         return blend_rows(source, self.weight, self.member, self.valid, self.hard, progress)
@@ -123,6 +131,15 @@ class SparsePlan(Plan):
     def entropy(self) -> Tensor:
         carried = self.support().unsqueeze(-1)
         return exact_sum(_entropy(self.weight), carried).squeeze(-1).to(self.weight.dtype)
+
+    def _expanded(self, batch: torch.Size) -> tuple[Tensor, Tensor, Tensor]:
+        """Weights, members and which rows are valid, for values with these batch dimensions."""
+        weight, member, valid = self.weight, self.member, self.valid
+        if batch != member.shape[:-2]:
+            batch = torch.broadcast_shapes(batch, member.shape[:-2])
+            weight, member = (x.expand(*batch, *x.shape[-2:]) for x in (weight, member))
+            valid = valid.expand(*batch, 1)
+        return weight, member, valid
 
     def _acting_weight(self) -> Tensor:
         """The weights as they act: all on the leader for a hard selection, with the gradient of the soft ones."""
@@ -153,6 +170,11 @@ class DensePlan(Plan):
         with full_precision(values.device):
             return self._all(lambda weight: weight.to(wide.dtype) @ wide, dim=-2, factor=wide).to(values.dtype)
 
+    def spread(self, y: Tensor) -> Tensor:
+        wide = y.to(computing_dtype(y.dtype))
+        with full_precision(y.device):
+            return self._sum(lambda weight, slots: weight.mT.to(wide.dtype) @ wide[..., slots, :], wide).to(y.dtype)
+
     def read(self, source: RowSource, progress: Progress = None) -> Tensor:
         # Once for every chunk of slots: all weights at a time would be k times as many as there are candidates.
         def each(weight: Tensor) -> Tensor:
@@ -164,11 +186,7 @@ class DensePlan(Plan):
         return torch.cat([self.slot_weights(*chunk) for chunk in self._chunks()], dim=-2)
 
     def mass(self) -> Tensor:
-        chunks = self._chunks()
-        mass = self._each(lambda weight: weight.sum(dim=-2), *next(chunks))
-        for chunk in chunks:
-            mass = mass + self._each(lambda weight: weight.sum(dim=-2), *chunk)
-        return mass
+        return self._sum(lambda weight, _: weight.sum(dim=-2))
 
     def support(self) -> Tensor:
         return torch.where(self.valid, self._all(lambda weight: (weight != 0).sum(dim=-1), dim=-1), 0)
@@ -194,6 +212,12 @@ class DensePlan(Plan):
 
     def _all(self, use: Callable[[Tensor], Tensor], dim: int, factor: Tensor | None = None) -> Tensor:
         return torch.cat([self._each(use, *chunk, factor) for chunk in self._chunks()], dim=dim)
+
+    def _sum(self, use: Callable[[Tensor, slice], Tensor], factor: Tensor | None = None) -> Tensor:
+        def each(start: int, stop: int) -> Tensor:
+            return self._each(lambda weight: use(weight, slice(start, stop)), start, stop, factor)
+
+        return reduce(torch.add, starmap(each, self._chunks()))
 
     def _each(self, use: Callable[[Tensor], Tensor], start: int, stop: int, factor: Tensor | None = None) -> Tensor:
         def run() -> Tensor:

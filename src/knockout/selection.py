@@ -11,7 +11,7 @@ from torch import Tensor
 
 from knockout.boost import Boost
 from knockout.candidates import candidates, invalidate
-from knockout.checks import check_sharpness, check_values
+from knockout.checks import check_sharpness, check_slot_values, check_values
 from knockout.dtypes import computing_dtype
 from knockout.ops.reference.exact import exact_sum
 from knockout.plan import Plan
@@ -108,6 +108,25 @@ class Selection:
 
     def __matmul__(self, values: Tensor | RowSource) -> Tensor:
         return self.apply(values)
+
+    def spread(self, y: Tensor) -> Tensor:
+        """The way back from slots to candidates: y (..., k, d) into (..., n, d), in its own dtype.
+
+        Each candidate gets what its slot holds, times its weight there: ``weights().mT @ y``, the transpose of
+        ``apply``, without the dense matrix. A candidate without weight gets 0, and an empty slot is not read: it may
+        hold NaN. Batch dimensions broadcast as those of ``apply``. Differentiable in y and in the scores.
+
+        The hard twin is ``torch.zeros(..., n, d).index_add(-2, indices, y)``.
+
+        >>> import torch, knockout
+        >>> picked = knockout.select(torch.tensor([0.1, 2.0, 0.3, 1.5]), k=2, boost=1.0)
+        >>> picked.spread(torch.tensor([[10.0], [20.0]])).flatten()
+        tensor([ 1.0943,  8.9057,  4.7347, 15.2653])
+
+        For outputs of layers for every token, after some were pooled, see ``knockout.nn.Pooled.unpool``.
+        """
+        check_slot_values(y, self.indices.shape[:-1], self.k, self.indices.device)
+        return self._checked_plan().spread(y)
 
     def gates(self, unit: float | Tensor | None = None) -> Tensor:
         """A factor from 0 to 2 for each slot (..., k): how far its score is above the mean of its row, as 2 sigmoid.

@@ -97,7 +97,7 @@ VALUES, WEIGHT, GRAD = randn(5, 4), randn(2, 3, seed=1), randn(2, 4, seed=2)
 Bilinear = Callable[[Tensor, Tensor, str], Tensor]
 FUNCTIONS: dict[str, tuple[Bilinear, Tensor, Tensor]] = {
     "blend": (lambda v, w, backend: blend(v, w, MEMBER, backend=backend), VALUES, WEIGHT),
-    "spread": (lambda g, w, backend: spread(g, w, MEMBER, VALUES.shape, backend), GRAD, WEIGHT),
+    "spread": (lambda g, w, backend: spread(g, w, MEMBER, VALUES.shape, backend=backend), GRAD, WEIGHT),
     "match": (lambda g, v, backend: match(g, v, MEMBER, torch.float64, backend), GRAD, VALUES),
 }
 

@@ -58,10 +58,11 @@ def layout_of(scores: object) -> DTensorLayout | None:
     return DTensorLayout(scores.device_mesh, candidate_dims[0], scores.placements, scores.shape)
 
 
-def local_part(tensor: Tensor, name: str, layout: DTensorLayout | None, dim: int) -> Tensor:
+def local_part(tensor: Tensor, name: str, layout: DTensorLayout | None, dim: int, sharded: bool = True) -> Tensor:
     """The part of a DTensor that this rank holds; an ordinary tensor as it is.
 
-    The tensor must be laid out as the scores; its candidates are along dimension ``dim``, counted from the end.
+    The tensor must be laid out as the scores. Its candidates, or slots, are along dimension ``dim``, counted from the
+    end; unless ``sharded``, every rank has all of them.
     """
     if not isinstance(tensor, DTensor):
         return tensor
@@ -71,13 +72,14 @@ def local_part(tensor: Tensor, name: str, layout: DTensorLayout | None, dim: int
     expected: list[Placement] = []
     for i, each in enumerate(layout.placements):
         at = tensor.dim() - dim if i == layout.candidate_dim else added + each.dim if isinstance(each, Shard) else None
-        if at is not None and at < 0 and name == "values":
+        if at is not None and at < 0 and name in ("values", "y"):
             # Their gradient would be a sum over ranks outside of the process group of this call.
             raise ValueError(
-                f"values must have the batch dimensions of scores that are sharded; got shape {tuple(tensor.shape)} "
+                f"{name} must have the batch dimensions of scores that are sharded; got shape {tuple(tensor.shape)} "
                 f"for scores of shape {tuple(layout.shape)} with placements {layout.placements}. Expand them"
             )
-        expected.append(Replicate() if at is None or at < 0 else Shard(at))
+        whole = i == layout.candidate_dim and not sharded
+        expected.append(Replicate() if whole or at is None or at < 0 else Shard(at))
     if tensor.device_mesh != layout.mesh or list(tensor.placements) != expected:
         raise ValueError(
             f"{name} must be laid out as scores, with placements {tuple(expected)} on {layout.mesh}; got "

@@ -1,11 +1,13 @@
 """The result of ``knockout.distributed.select``: a selection of candidates that are distributed over ranks.
 
 To apply it, each rank blends the values of its own candidates that carry weight, and the blends of all ranks are added:
-k * d numbers are sent.
+k * d numbers are sent. The way back, ``spread``, needs what all slots hold: if each rank has a part of them, each sends
+its part to all others. The gradients take the opposite ways.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +15,9 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
+from torch.distributed.tensor import DTensor
 
+from knockout.checks import check_slot_values
 from knockout.distributed.agreement import agree
 from knockout.distributed.call import Call
 from knockout.distributed.dtensor import DTensorLayout, local_part
@@ -39,6 +43,9 @@ class LocalPlan(Plan):
 
     def read(self, source: RowSource, progress: Progress = None) -> Tensor:
         return self._own_candidates().read(source, progress)
+
+    def spread(self, y: Tensor) -> Tensor:
+        return self._own_candidates().spread(y)
 
     def weights(self) -> Tensor:
         return self._own_candidates().weights()
@@ -83,24 +90,45 @@ class DistributedSelection(Selection):
             own = local_part(values, "values", self._layout, 2) if isinstance(values, Tensor) else values
             return super(DistributedSelection, self).apply(own, progress)
 
+        part, number = self._agree("apply", prepare, "values")
+        add = _SumOwnSlots if self._call.sharded else _Sum
+        total: Tensor = add.apply(part.to(computing_dtype(part.dtype)), self._call, number)  # type: ignore[no-untyped-call]
+        return self.wrap(total.to(part.dtype), values.shape[:-2] if isinstance(values, Tensor) else ())
+
+    @torch.compiler.disable
+    def spread(self, y: Tensor) -> Tensor:
+        """The rows of this rank's candidates, from y (..., k, d): the same on all ranks, or this rank's slots."""
+
+        def prepare() -> Tensor:
+            own = local_part(y, "y", self._layout, 2, sharded=self._call.sharded)
+            check_slot_values(own, self.indices.shape[:-1], self.k, self.indices.device)
+            return own
+
+        own, number = self._agree("spread", prepare, "y")
+        if self._call.sharded:
+            own = _GatherSlots.apply(own, self._call, number)  # type: ignore[no-untyped-call]
+        elif self._call.settings.reduction == "mean" or isinstance(y, DTensor):
+            own = _CollectGradient.apply(own, self._call, number)  # type: ignore[no-untyped-call]
+        result = self._checked_plan().spread(own)
+        return result if self._layout is None else self._layout.wrap(result, y.shape[:-2], self._layout.shape[-1])
+
+    def _agree(self, call: str, prepare: Callable[[], Tensor], name: str) -> tuple[Tensor, int]:
+        """What ``prepare`` returns on this rank, from the argument with this name, and the number of the call."""
+
         def must_match(part: Tensor) -> dict[str, Any]:
             dtype, (*batch, _, d) = str(part.dtype).removeprefix("torch."), part.shape
             return {
                 "d": d,
-                "the dtype of values": dtype,
-                "the batch dimensions of values": batch,
+                f"the dtype of {name}": dtype,
+                f"the batch dimensions of {name}": batch,
                 "whether gradients are enabled": torch.is_grad_enabled(),
             }
 
-        part, needs_grad, number = agree(
-            self._call.ranks, "apply", prepare, must_match, lambda part: part.requires_grad
-        )
+        part, needs_grad, number = agree(self._call.ranks, call, prepare, must_match, lambda part: part.requires_grad)
         if any(needs_grad) and not part.requires_grad:
             # This rank, too, needs a backward pass: the other ranks wait for its messages.
             part = part.detach().requires_grad_()
-        add = _SumOwnSlots if self._call.sharded else _Sum
-        total: Tensor = add.apply(part.to(computing_dtype(part.dtype)), self._call, number)  # type: ignore[no-untyped-call]
-        return self.wrap(total.to(part.dtype), values.shape[:-2] if isinstance(values, Tensor) else ())
+        return part, number
 
     def wrap(self, result: Tensor, batch: Any = ()) -> Tensor:
         """A result (*batch, k, ...) as a DTensor, if the scores were one."""
@@ -154,3 +182,36 @@ class _SumOwnSlots(Function):
         ctx.ranks.check_same_call(ctx.number, "backward")
         slots = ctx.ranks.concatenate(grad.movedim(-2, 0), ctx.sizes, "gradients of values")
         return slots.movedim(0, -2), None, None
+
+
+class _CollectGradient(Function):
+    """y, which is the same on all ranks; its gradient is the sum of the parts of all ranks, on all ranks."""
+
+    @staticmethod
+    def forward(ctx: Any, y: Tensor, call: Call, number: int) -> Tensor:
+        ctx.ranks, ctx.number = call.ranks, number
+        return y.view_as(y)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        ctx.ranks.check_same_call(ctx.number, "backward")
+        total = ctx.ranks.all_sum(grad.to(computing_dtype(grad.dtype)), "gradients of y")
+        return total.to(grad.dtype), None, None
+
+
+class _GatherSlots(Function):
+    """All slots (*batch, k, d) from those of each rank: the transpose of ``_SumOwnSlots``."""
+
+    @staticmethod
+    def forward(ctx: Any, own: Tensor, call: Call, number: int) -> Tensor:
+        ctx.ranks, ctx.sizes, ctx.number = call.ranks, call.ranks.chunk_sizes(call.quota.k), number
+        return call.ranks.concatenate(own.movedim(-2, 0), ctx.sizes, "y").movedim(0, -2)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        ctx.ranks.check_same_call(ctx.number, "backward")
+        slots = grad.to(computing_dtype(grad.dtype)).movedim(-2, 0)
+        own = ctx.ranks.sum_own_part(slots, ctx.sizes, "gradients of y")
+        return own.movedim(0, -2).to(grad.dtype), None, None

@@ -49,6 +49,11 @@ class RankedPlan(DensePlan):
             values = torch.where(self.active.unsqueeze(-1), values, 0.0)
         return super().apply(values)
 
+    def spread(self, y: Tensor) -> Tensor:
+        # What an empty slot holds is not read, and inactive candidates get nothing: it may be NaN, and 0 * NaN is NaN.
+        spread = super().spread(torch.where(self.filled.unsqueeze(-1), y, 0.0))
+        return invalidate(torch.where(self.active.unsqueeze(-1), spread, 0.0), self.valid.unsqueeze(-1))
+
     def _members(self, weight: Tensor) -> Tensor:
         return torch.where(self.active.unsqueeze(-2), super()._members(weight), self.n)
 

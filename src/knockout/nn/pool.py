@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear, pad
 
 from knockout.boost import Boost
-from knockout.checks import check_fraction, check_tokens, check_whole
+from knockout.checks import check_fraction, check_tokens, check_unpool, check_whole
 from knockout.dtypes import computing_dtype, full_precision
 from knockout.functional import Order
 from knockout.nn.topk import TopK
@@ -29,6 +29,34 @@ class Pooled(NamedTuple):
     def origins(self, leaders: Tensor) -> Tensor:
         """The leaders (..., k) in terms of an earlier sequence, from the leaders (..., n) of the tokens pooled here."""
         return torch.where(self.mask, leaders.gather(-1, self.leaders.clamp(min=0)), -1)
+
+    def unpool(self, y: Tensor, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """The way back, for outputs for every token: (..., n, dim) from y (..., k, dim), what became of the k tokens.
+
+        x (..., n, dim) are the tokens as they were before the pool, and mask that of the pool. Each token becomes
+        ``(1 - w) * x + w * y``, with its own x, the y of its slot and its weight w there. So a token that leads a slot
+        has what the later layers made of it, and one that was not passed on stays as it was. If all were passed on, the
+        result is y, to the last bit. Tokens that are always kept get their own y. Padding gets 0; without the mask, its
+        own x. Gates are left out.
+
+        >>> import torch, knockout
+        >>> pool, layer = knockout.nn.TokenPool(64, k=32), torch.nn.Linear(64, 64)
+        >>> x = torch.randn(2, 128, 64)
+        >>> pooled = pool(x)
+        >>> pooled.unpool(layer(pooled.x), x).shape
+        torch.Size([2, 128, 64])
+
+        The blend keeps the scale of x and y, as a sum such as ``x + w * (y - pooled.x)`` would not. With a pretrained
+        encoder its results were also closer to those without a pool: see docs/layers.md.
+        """
+        keep = check_unpool(y, x, mask, self.mask, (self.selection.k, self.selection.n))
+        x = _without_padding(x, mask)
+        kept = torch.where(self.mask[..., :keep].unsqueeze(-1), y[..., :keep, :], x[..., :keep, :])
+        if keep == x.shape[-2]:
+            return kept
+        passed = self.selection.mass().unsqueeze(-1)
+        rest = (1.0 - passed).to(x.dtype) * x[..., keep:, :] + self.selection.spread(y[..., keep:, :])
+        return torch.cat([kept, rest], dim=-2) if keep else rest
 
     def _repr_html_(self) -> str | None:
         from knockout.notebook import to_html  # only here: most programs need no HTML
@@ -116,9 +144,10 @@ class TokenPool(nn.Module):
             positions = torch.arange(n, device=x.device)
         positions = positions.to(position_dtype(x, positions))
         if n <= self.keep:
-            # All tokens are kept: add padding for the selection, which needs a candidate.
+            # All tokens are kept: add padding for the selection, which needs a candidate. One more than there are
+            # tokens tells ``Pooled.unpool`` that none of them is a token.
             mask = x.new_ones(n, dtype=torch.bool) if mask is None else mask
-            padding = (0, self.keep + 1 - n)
+            padding = (0, self.keep + 1)
             x, mask, positions = pad(x, (0, 0, *padding)), pad(mask, padding), pad(positions, padding)
         rest = self._pool(
             x[..., self.keep :, :], None if mask is None else mask[..., self.keep :], positions[..., self.keep :]

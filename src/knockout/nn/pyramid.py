@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from knockout.checks import check_fraction, check_tokens, check_whole
+from knockout.checks import check_flag, check_fraction, check_tokens, check_whole
 from knockout.nn.blocks import join_blocks, split_into_blocks
 from knockout.nn.pool import Pooled, TokenPool, position_dtype
 
@@ -17,7 +17,10 @@ PerLayer = Mapping[int, Any] | Sequence[Any]  # settings by the number of the la
 
 
 class Pyramid(NamedTuple):
-    """The result of a ``PyramidEncoder``: the remaining tokens, and where they come from."""
+    """The result of a ``PyramidEncoder``: the remaining tokens, and where they come from.
+
+    With ``unpool=True`` that are all tokens of the input, with its mask and positions.
+    """
 
     x: Tensor  # (batch, length, dim)
     mask: Tensor | None  # (batch, length) bool, False for empty slots; None if there was no mask and no pooling
@@ -41,6 +44,12 @@ class PyramidEncoder(nn.Module):
     The result for a sequence does not depend on the padding after it (except by the dropout of the layers). A sequence
     that is shorter than ``lengths`` passes the pools unchanged.
 
+    For an output for every token, to label tokens for example, pass ``unpool=True``:
+
+    >>> encoder = knockout.nn.PyramidEncoder(layers, lengths={0: 128, 1: 32}, unpool=True)
+    >>> encoder(torch.randn(2, 1000, 64)).x.shape
+    torch.Size([2, 1000, 64])
+
     Args:
         layers: any encoder layers that keep the shape (batch, n, dim): ``nn.TransformerEncoderLayer`` with
             ``batch_first=True``, or modules that are called as ``layer(x, mask)`` with a bool mask (batch, n), True for
@@ -52,6 +61,8 @@ class PyramidEncoder(nn.Module):
         block: the length of blocks, split from the front, within which a longer sequence attends: time and memory then
             grow with n, not with its square. For a block length per layer, a mapping or sequence as for ``lengths``.
         dim: the dimension of the tokens; by default that of the first ``nn.TransformerEncoderLayer``.
+        unpool: whether to go back to all tokens after the last layer, from pool to pool, the last one first; see
+            ``Pooled.unpool``. Padding is 0 then. Without it, the tokens before a pool need not be kept for inference.
         pool: makes the pools, called as ``pool(dim, k=length, **options)`` or ``pool(dim, ratio=ratio, **options)``.
         options: for the pools: ``boost``, ``keep``, ``hard_eval``, ...; see ``TokenPool``. For other scorers than the
             built-in one: ``pool=lambda dim, **options: TokenPool(dim, scorer=..., **options)``.
@@ -64,11 +75,14 @@ class PyramidEncoder(nn.Module):
         ratios: PerLayer | None = None,
         block: int | PerLayer | None = None,
         dim: int | None = None,
+        unpool: bool = False,
         pool: Callable[..., nn.Module] = TokenPool,
         **options: Any,
     ) -> None:
         super().__init__()
         self.layers = nn.ModuleList(layers)
+        check_flag(unpool, "unpool")
+        self.unpool = unpool
         self.dim = _dim(self.layers) if dim is None else check_whole(dim, "dim")
         self.pools = make_pools(pool, self.dim, len(self.layers), lengths, ratios, options)
         per_layer = dict.fromkeys(range(len(self.layers)), block) if isinstance(block, int) else block
@@ -89,13 +103,19 @@ class PyramidEncoder(nn.Module):
             mask = mask.expand(batch, n)
             leaders = torch.where(mask, leaders, -1)
             x = x.masked_fill(~mask.unsqueeze(-1), 0.0)  # padding may hold anything, NaN too
-        levels = []
+        given, levels, before = (mask, positions, leaders), [], []
         for i, layer in enumerate(self.layers):
             x = self._attend(i, layer, x, mask, positions)
             if str(i) in self.pools:
                 pooled = self.pools[str(i)](x, mask, positions)
                 levels.append(pooled)
+                if self.unpool:
+                    before.append((x, mask))
                 x, mask, positions, leaders = pooled.x, pooled.mask, pooled.positions, pooled.origins(leaders)
+        if self.unpool:
+            for pooled, tokens in zip(reversed(levels), reversed(before), strict=True):
+                x = pooled.unpool(x, *tokens)
+            mask, positions, leaders = given
         return Pyramid(x, mask, positions, leaders, tuple(levels))
 
     def _attend(self, i: int, layer: nn.Module, x: Tensor, mask: Tensor | None, positions: Tensor) -> Tensor:
@@ -110,7 +130,8 @@ class PyramidEncoder(nn.Module):
         return join_blocks(out, batch, n)
 
     def extra_repr(self) -> str:
-        return f"block={self.blocks}" if self.blocks else ""
+        settings = [f"block={self.blocks}"] * bool(self.blocks) + ["unpool=True"] * self.unpool
+        return ", ".join(settings)
 
 
 def _attendable(mask: Tensor | None) -> Tensor | None:

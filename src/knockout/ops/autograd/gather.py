@@ -6,7 +6,7 @@ values and G the gradient of the result, everything here is a derivative of one 
     T(V, w, G) = sum over s, i of  w[s, i] <V[j], G[s]>
 
     blend  = dT/dG    out[s]   = sum over i of w[s, i] V[j]       the result
-    spread = dT/dV    dV[j]    = w[s, i] G[s]                     the gradient of the values
+    spread = dT/dV    dV[j]    = w[s, i] G[s]                     the gradient of the values; a result, too
     match  = dT/dw    dw[s, i] = <V[j], G[s]>                     the gradient of the weights
 
 so the derivatives of each are the other two, to any order. Padding (a member of n) is not read and has gradient 0.
@@ -14,15 +14,18 @@ so the derivatives of each are the other two, to any order. Padding (a member of
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd import Function
+from torch.compiler import is_compiling
 
 from knockout.ops import schema
 from knockout.ops.autograd.function import apply, batch_first, is_in_graph
 from knockout.ops.choice import BACKENDS
+from knockout.torch_private import is_transforming
 
 Gradients = tuple[Tensor | None, ...]
 
@@ -37,7 +40,7 @@ def blend(
     ``hard`` the result is the leaders' value rows, 0 for a leader that is padding; the gradients are the same. The
     result has the dtype of the values; half types are added up in float32.
     """
-    call = _in_graph if is_in_graph() else _blend
+    call = _blend_in_graph if is_in_graph() else _blend
     out: Tensor = call(values, weight, member, valid, hard, backend)
     return out
 
@@ -47,17 +50,42 @@ def _blend(*args: Any) -> Tensor:
     return out
 
 
-_in_graph = schema.define_in_graph(
+_blend_in_graph = schema.define_in_graph(
     "blend_in_graph",
     "(Tensor values, Tensor weight, Tensor member, Tensor? valid, bool hard, str backend) -> Tensor",
     _blend,
 )
 
 
-def spread(grad: Tensor, weight: Tensor, member: Tensor, shape: torch.Size, backend: str) -> Tensor:
-    """The gradient of the values, of this shape (*rows, n, d): see above."""
-    out: Tensor = apply(_Spread, grad, weight, member, shape, backend)
+def spread(
+    grad: Tensor,
+    weight: Tensor,
+    member: Tensor,
+    shape: Sequence[int],
+    valid: Tensor | None = None,
+    hard: bool = False,
+    *,
+    backend: str,
+) -> Tensor:
+    """The gradient of the values, of this shape (*rows, n, d): see above. Candidates in no slot get 0.
+
+    ``valid`` and ``hard`` are as of ``blend``; with ``valid``, the values are not shared: *rows is *batch.
+    """
+    call = _spread_in_graph if is_in_graph() else _spread
+    out: Tensor = call(grad, weight, member, shape, valid, hard, backend)
     return out
+
+
+def _spread(*args: Any) -> Tensor:
+    out: Tensor = apply(_Spread, *args)
+    return out
+
+
+_spread_in_graph = schema.define_in_graph(
+    "spread_in_graph",
+    "(Tensor grad, Tensor weight, Tensor member, SymInt[] shape, Tensor? valid, bool hard, str backend) -> Tensor",
+    _spread,
+)
 
 
 def match(grad: Tensor, values: Tensor, member: Tensor, dtype: torch.dtype, backend: str) -> Tensor:
@@ -95,7 +123,7 @@ class _Blend(_Gather):
         # The weights first: that reads value rows which the forward pass has just read, and which the gradient of all
         # values would drive out of the cache.
         d_weight = match(grad, values, member, ctx.dtype, ctx.backend) if wanted[1] else None
-        d_values = spread(grad, weight, member, ctx.shapes[0], ctx.backend) if wanted[0] else None
+        d_values = spread(grad, weight, member, ctx.shapes[0], backend=ctx.backend) if wanted[0] else None
         return d_values, d_weight, None, None, None, None
 
     @staticmethod
@@ -109,8 +137,23 @@ class _Blend(_Gather):
 
 class _Spread(_Gather):
     @staticmethod
-    def forward(grad: Tensor, weight: Tensor, member: Tensor, shape: torch.Size, backend: str) -> Tensor:
-        return BACKENDS[backend].spread(grad, weight, member, shape)
+    def forward(
+        grad: Tensor,
+        weight: Tensor,
+        member: Tensor,
+        shape: Sequence[int],
+        valid: Tensor | None,
+        hard: bool,
+        backend: str,
+    ) -> Tensor:
+        if hard:
+            member = member[..., :1]
+            weight = torch.ones_like(member, dtype=weight.dtype)
+        out = BACKENDS[backend].spread(grad, weight, member, shape)
+        # As many numbers to write as of the result itself: not if it can be told at once that all rows are valid.
+        if valid is None or _are_all(valid):
+            return out
+        return out.masked_fill_(~valid.unsqueeze(-1), torch.nan)
 
     @staticmethod
     def backward(ctx: Any, up: Tensor) -> Gradients:
@@ -118,15 +161,29 @@ class _Spread(_Gather):
         wanted = ctx.needs_input_grad
         d_grad = blend(up, weight, member, backend=ctx.backend) if wanted[0] else None
         d_weight = match(grad, up, member, ctx.dtype, ctx.backend) if wanted[1] else None
-        return d_grad, d_weight, None, None, None
+        return d_grad, d_weight, None, None, None, None, None
 
     @staticmethod
     def vmap(
-        info: Any, dims: Any, grad: Tensor, weight: Tensor, member: Tensor, shape: torch.Size, backend: str
+        info: Any,
+        dims: Any,
+        grad: Tensor,
+        weight: Tensor,
+        member: Tensor,
+        shape: Sequence[int],
+        valid: Tensor | None,
+        *rest: Any,
     ) -> tuple[Tensor, int]:
         tensors = zip((grad, weight, member), dims[:3], strict=True)
         grad, weight, member = (batch_first(x, dim, info.batch_size) for x, dim in tensors)
-        return spread(grad, weight, member, torch.Size((info.batch_size, *shape)), backend), 0
+        valid = None if valid is None else batch_first(valid, dims[4], info.batch_size)
+        return apply(_Spread, grad, weight, member, (info.batch_size, *shape), valid, *rest), 0
+
+
+def _are_all(valid: Tensor) -> bool:
+    """Whether all are True; also False where that takes a device synchronisation or cannot be asked."""
+    known = type(valid) is Tensor and valid.is_cpu and not is_compiling() and not is_transforming()
+    return known and bool(valid.all())
 
 
 class _Match(_Gather):
@@ -140,7 +197,7 @@ class _Match(_Gather):
         up = torch.where(member < ctx.shapes[1][-2], up, 0.0)
         wanted = ctx.needs_input_grad
         d_grad = blend(values, up, member, backend=ctx.backend) if wanted[0] else None
-        d_values = spread(grad, up, member, ctx.shapes[1], ctx.backend) if wanted[1] else None
+        d_values = spread(grad, up, member, ctx.shapes[1], backend=ctx.backend) if wanted[1] else None
         return d_grad, d_values, None, None, None
 
     @staticmethod

@@ -106,7 +106,7 @@ class _TopK(Function):
             )  # fmt: skip
             return d_values if values_wanted else None, d_scores, *(None,) * 4
         if grad is not None and values_wanted:
-            d_values = gather.spread(grad, weight, member, ctx.shape, backend)
+            d_values = gather.spread(grad, weight, member, ctx.shape, backend=backend)
         if scores_wanted:
             if grad is not None:
                 from_values = gather.match(grad, values, member, weight.dtype, backend)
