@@ -7,7 +7,7 @@ k * d numbers are sent.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -101,6 +101,12 @@ class DistributedSelection(Selection):
         add = _SumOwnSlots if self._call.sharded else _Sum
         total: Tensor = add.apply(part.to(computing_dtype(part.dtype)), self._call, number)  # type: ignore[no-untyped-call]
         return self.wrap(total.to(part.dtype), values.shape[:-2] if isinstance(values, Tensor) else ())
+
+    def _changed(self, *_: Any) -> NoReturn:
+        raise TypeError(
+            "a selection of knockout.distributed is a part of one, bound to its process group: it cannot be moved, "
+            "detached, indexed, copied or saved. Do so with what its apply returns"
+        )
 
     def wrap(self, result: Tensor, batch: Any = ()) -> Tensor:
         """A result (*batch, k, ...) as a DTensor, if the scores were one."""
