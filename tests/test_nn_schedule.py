@@ -1,6 +1,6 @@
 """Schedules of the boost."""
 
-# mypy: disable-error-code="arg-type, operator, union-attr"
+# mypy: disable-error-code="arg-type, list-item, operator, union-attr"
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ import pytest
 import torch
 from torch import nn
 
-from knockout.boost import Adaptive, Fixed, Power
+import knockout
+from knockout.boost import Adaptive, Fixed, Power, Relative
 from knockout.nn import BoostSchedule, ConstantBoost, CosineBoost, LinearBoost, Sharpen, TokenPool, TopK
 from knockout.nn.calibration import SHARPNESS
+from tests.cases import randn
 from tests.nn_cases import DIM
 
 
@@ -76,6 +78,27 @@ def test_a_schedule_made_for_a_loaded_model_goes_on_all_the_same() -> None:
         schedule.step()
 
 
+def test_a_schedule_of_boosts_that_functions_take() -> None:
+    adaptive, relative, layer = Adaptive(torch.tensor(2.0), unit=3), Relative(torch.tensor(7.0)), TopK(3, 4.0)
+    schedule = Sharpen([adaptive, nn.ModuleList([layer]), relative], 4, hold=0.0)
+    seen = []
+    scores = randn(9)
+    for _ in range(5):
+        seen.append([float(c) for c in (adaptive.c, layer.sharpness, relative.c)])
+        assert schedule.get_last_boost() == pytest.approx(seen[-1][0])
+        found = knockout.select(scores, 2, adaptive).weights()
+        assert torch.equal(found, knockout.select(scores, 2, Adaptive(seen[-1][0], unit=3)).weights())
+        schedule.step()
+    assert [each[0] for each in seen] == pytest.approx([2, 4, 8, 16, 32])
+    assert [each[1] for each in seen] == [each[2] for each in seen] == pytest.approx([0.5, 1, 2, 4, 8])
+    again = Adaptive(torch.tensor(2.0))  # in another process
+    later = Sharpen(again, 100)
+    later.load_state_dict({**schedule.state_dict(), "last_step": 3})
+    assert float(again.c) == pytest.approx(16)
+    later.step()
+    assert float(again.c) == pytest.approx(32)
+
+
 def test_states_from_before_adaptive_boosts_load() -> None:
     model = TopK(4)
     schedule = Sharpen(model, 10)
@@ -110,7 +133,15 @@ def test_what_a_schedule_needs() -> None:
     for hold in (2.0, "x", True):
         with pytest.raises(ValueError, match="hold must be a number from 0 to 1"):
             Sharpen(TopK(4), 10, hold=hold)
-    with pytest.raises(TypeError, match=r"model must be an nn\.Module; got list"):
-        Sharpen([TopK(4)], 10)
+    with pytest.raises(
+        TypeError, match=r"model must be an nn\.Module, a knockout\.boost, or a list .* got an empty list"
+    ):
+        Sharpen([], 10)
+    with pytest.raises(TypeError, match=r"model must be an nn\.Module, a knockout\.boost, or a list of these; got str"):
+        Sharpen([TopK(4), "boost"], 10)
+    with pytest.raises(TypeError, match=r"whose c is a tensor, as Fixed\(torch\.tensor\(2\.0\)\).*; got Fixed\(c=3"):
+        Sharpen(Fixed(3), 10)
+    with pytest.raises(TypeError, match=r"Adaptive, Relative or Fixed; got Power\(b=20"):
+        Sharpen(Power(20), 10)
     with pytest.raises(ValueError, match="start must be positive"):
         LinearBoost(TopK(4), 10, start=0.0)

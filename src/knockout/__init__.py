@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from knockout import backends, boost, methods, metrics, nn, rows
 from knockout.functional import select, topk
 from knockout.reporting import report
+from knockout.saving import allow_loading as _allow_loading
 from knockout.selection import Selection
 
 if TYPE_CHECKING:
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Selection", "backends", "boost", "methods", "metrics", "nn", "report", "rows", "select", "topk"]
 __version__ = "0.1.0"
+
+_allow_loading()
 
 # Submodules that need other packages, or take long to import: imported when they are first named.
 _ON_DEMAND = ("distributed", "hf", "plot")

@@ -262,8 +262,8 @@ class Power(_WithBase):
 DEFAULT = Adaptive(c=2.0, unit=1.5)
 
 
-def as_boost(boost: float | Boost | None, device: torch.device) -> Boost:
-    """A boost as it is; for a number, Relative of it; for None, the default.
+def as_boost(boost: float | Tensor | Boost | None, device: torch.device) -> Boost:
+    """A boost as it is; for a number, or a tensor that holds one, Relative of it; for None, the default.
 
     Tensors in it must be on the CPU or on this device.
     """
@@ -271,6 +271,8 @@ def as_boost(boost: float | Boost | None, device: torch.device) -> Boost:
         return DEFAULT
     if type(boost) is float and not torch.compiler.is_compiling() and boost in _RELATIVE:
         return _RELATIVE[boost]
+    if isinstance(boost, Tensor):
+        boost = Relative(boost)
     if isinstance(boost, Boost):
         for name in ("c", "unit"):
             number = getattr(boost, name, None)

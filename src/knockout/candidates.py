@@ -43,6 +43,11 @@ def sort_key(score: Tensor, active: Tensor) -> Tensor:
     return torch.where(active, score.detach().nan_to_num(nan=0.0), -torch.inf)
 
 
+def position_order(leader: Tensor, filled: Tensor) -> Tensor:
+    """The slots (..., k) by the position of their leaders (..., k), those that are not filled last."""
+    return torch.where(filled, leader, torch.iinfo(leader.dtype).max).sort(dim=-1, stable=True).indices
+
+
 def best_first(score: Tensor, active: Tensor) -> Tensor:
     """Indices (..., n) from best to worst: by score, the lower index first among equals, inactive candidates last."""
     return sort_key(score, active).sort(dim=-1, descending=True, stable=True).indices

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from knockout.dtypes import DTYPES
 from knockout.quota import Quota
+from knockout.shapes import check_broadcast, check_values_shape
 from knockout.torch_private import is_transforming
 
 K_MUST_BE = "k must be an int, how many candidates to select, or a fraction between 0 and 1 of them"
@@ -28,7 +29,10 @@ def join_scores(chunks: Iterable[Tensor]) -> Tensor:
     tensors: list[Tensor] = []
     for number, chunk in enumerate(chunks):
         if not isinstance(chunk, Tensor):
-            raise TypeError(f"{must_be}; got {_type_name(chunks)}, whose chunk {number} is of type {_type_name(chunk)}")
+            raise TypeError(
+                f"{must_be}; got {_type_name(chunks)}, whose chunk {number} is of type {_type_name(chunk)}"
+                + how_to_make_a_tensor(chunks, "scores")
+            )
         if chunk.dim() == 0:
             raise ValueError(f"{must_be}; got a tensor without dimensions for chunk {number}. Pass it as chunk[None]")
         tensors.append(chunk)
@@ -71,6 +75,11 @@ def quota_of(k: float, shape: Sequence[int]) -> Quota:
     if k > n:
         raise ValueError(
             f"k must be at most n, the number of candidates; got k = {k} with scores of shape {tuple(shape)}, n = {n}"
+            + (
+                ". If that is not the dimension of the candidates pass scores.squeeze(-1)"
+                if n == len(shape[1:2])
+                else ""
+            )
         )
     return Quota(k)
 
@@ -89,7 +98,8 @@ def check_k(k: int | float) -> int | float:
 
 def check_values(values: Tensor, batch: Sequence[int], n: int, device: torch.device) -> None:
     """Check values (..., n, d), on the device of the scores, with batch dimensions that broadcast with theirs."""
-    _check_vectors(values, "values", f"(..., n, d) with n = {n}, the number of scores", "candidate", n)
+    _check_floating(values, "values")
+    check_values_shape(values.shape, batch, n)
     check_device(values, "values", device)
     check_broadcast(values.shape[:-2], "values", batch)
 
@@ -242,13 +252,21 @@ def _as_number(k: object) -> int | float:
 
 
 def _check_mask(mask: Tensor, scores: Tensor, other: str = "scores") -> None:
-    if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
-        got = f"dtype {mask.dtype}" if isinstance(mask, Tensor) else f"type {_type_name(mask)}"
-        raise TypeError(f"mask must be a bool tensor, True for active candidates; got {got}")
+    if not isinstance(mask, Tensor):
+        hint = how_to_make_a_tensor(mask, "mask")
+        raise TypeError(f"mask must be a bool tensor, True for active candidates; got type {_type_name(mask)}{hint}")
+    if mask.dtype != torch.bool:
+        hint = ", or mask == 0 for a mask that is added to scores" if mask.is_floating_point() else ""
+        raise TypeError(
+            f"mask must be a bool tensor, True for active candidates; got dtype {mask.dtype}. Pass mask.bool(){hint}"
+        )
     _check_dense(mask, "mask")
     if mask.dim() == 0 or mask.shape[-1] != scores.shape[-1]:
+        hint = ". Pass mask.squeeze(-1)" if mask.shape == (*scores.shape, 1) else ""
+        hint = f". Pass {other}.squeeze(-1)" if (*mask.shape, 1) == scores.shape else hint
         raise ValueError(
             f"mask must have shape (..., n) with n = {scores.shape[-1]}, as {other}; got shape {tuple(mask.shape)}"
+            + hint
         )
     check_device(mask, "mask", scores.device, other)
     check_broadcast(mask.shape[:-1], "mask", scores.shape[:-1], other)
@@ -265,7 +283,8 @@ def _check_dense(tensor: Tensor, name: str) -> None:
 
 def _check_floating(tensor: Tensor, name: str) -> None:
     if not isinstance(tensor, Tensor):
-        raise TypeError(f"{name} must be a torch.Tensor; got {_type_name(tensor)}")
+        hint = how_to_make_a_tensor(tensor, name)
+        raise TypeError(f"{name} must be a torch.Tensor; got {_type_name(tensor)}{hint}")
     if tensor.dtype not in DTYPES:
         raise TypeError(
             f"{name} must be float16, bfloat16, float32 or float64, for a gradient to flow; got {tensor.dtype}"
@@ -282,16 +301,13 @@ def check_device(tensor: Tensor, name: str, device: torch.device, other: str = "
         )
 
 
-def check_broadcast(shape: Sequence[int], name: str, batch: Sequence[int], other: str = "scores") -> None:
-    """Check that batch dimensions broadcast with those of another argument."""
-    if shape == batch:
-        return
-    for size, other_size in zip(reversed(shape), reversed(batch), strict=False):
-        if size != other_size and size != 1 and other_size != 1:
-            raise ValueError(
-                f"the batch dimensions of {name} must broadcast with those of {other}, {tuple(batch)}; "
-                f"got {tuple(shape)}"
-            )
+def how_to_make_a_tensor(value: object, name: str) -> str:
+    """The end of an error message about an argument that is no tensor."""
+    if isinstance(value, (list, tuple)) and value and all(isinstance(each, Tensor) for each in value):
+        return f". Pass torch.stack({name})"
+    return (
+        f". Pass torch.as_tensor({name})" if isinstance(value, (list, tuple)) or _type_name(value) == "ndarray" else ""
+    )
 
 
 def _type_name(value: object) -> str:

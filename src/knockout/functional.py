@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
@@ -19,11 +19,13 @@ from knockout.ops.choice import choose
 from knockout.plan import SparsePlan
 from knockout.quota import Quota
 from knockout.rows.sources import RowSource, check_source
-from knockout.selection import Origin, Selection
+from knockout.selection import Selection
+from knockout.selection_tensors import Origin
 
 __all__ = ["TopKResult", "select", "topk"]
 
 Order = Literal["score", "position"]
+ORDERS = get_args(Order)
 
 
 class TopKResult(NamedTuple):
@@ -39,7 +41,7 @@ def topk(
     values: Tensor | RowSource,
     scores: Tensor | Iterable[Tensor],
     k: int | float,
-    boost: float | Boost | None = None,
+    boost: float | Tensor | Boost | None = None,
     mask: Tensor | None = None,
     order: Order = "score",
     hard: bool = False,
@@ -75,9 +77,9 @@ def topk(
             they measure the scale of the scores. Or leave the boost out, for scores whose spread is about 0.1 to 10
             (the mean gap between their better and their worse half without the widest eighth of the gaps, about 1.3
             standard deviations for normal scores): the default, ``boost.Adaptive(2, 1.5)``, is soft and gives most
-            candidates a gradient. To choose sharply, pass a number c, which means ``boost.Relative(c)``: with 4, most
-            of a slot is its leader, for scores whose spread is 1 or more. For exactly the top k in evaluation:
-            ``hard_eval=True`` of the layers, or ``knockout.methods.hard``.
+            candidates a gradient. To choose sharply, pass a number c, or a tensor without dimensions that holds it:
+            that means ``boost.Relative(c)``. With 4, most of a slot is its leader, for scores whose spread is 1 or
+            more. For exactly the top k in evaluation: ``hard_eval=True`` of the layers, or ``knockout.methods.hard``.
         mask: (..., n) bool, False for inactive candidates: the result is that without them. A score of -inf means the
             same. A large negative score, such as -1e9, does not: that candidate is active, and sets the scale.
         order: how slots are ordered: by "score", or by "position", the index of the leader, for sequences.
@@ -104,7 +106,7 @@ def topk(
 def select(
     scores: Tensor | Iterable[Tensor],
     k: int | float,
-    boost: float | Boost | None = None,
+    boost: float | Tensor | Boost | None = None,
     mask: Tensor | None = None,
     order: Order = "score",
     hard: bool = False,
@@ -142,14 +144,14 @@ def check_arguments(values: Tensor, scores: Tensor, k: int | float, mask: Tensor
 
 
 def select_and_apply(
-    values: Tensor, scores: Tensor, quota: Quota, boost: float | Boost | None, mask: Tensor | None, order: Order,
-    hard: bool, members: bool = True,
+    values: Tensor, scores: Tensor, quota: Quota, boost: float | Tensor | Boost | None, mask: Tensor | None,
+    order: Order, hard: bool, members: bool = True,
 ) -> tuple[Tensor, Selection]:  # fmt: skip
     """Blended values, and the selection; by one operator where there is one. All but order and hard has been checked.
 
     Without ``members``, the selection may have nothing but scores, indices and mask.
     """
-    check_choice(order, "order", ("score", "position"))
+    check_choice(order, "order", ORDERS)
     check_flag(hard, "hard")
     boost = as_boost(boost, scores.device)
     backend = choose(scores, boost)
@@ -161,9 +163,9 @@ def select_and_apply(
 
 
 def _select(
-    scores: Tensor, quota: Quota, boost: float | Boost | None, mask: Tensor | None, order: Order, hard: bool
+    scores: Tensor, quota: Quota, boost: float | Tensor | Boost | None, mask: Tensor | None, order: Order, hard: bool
 ) -> Selection:
-    check_choice(order, "order", ("score", "position"))
+    check_choice(order, "order", ORDERS)
     check_flag(hard, "hard")
     boost = as_boost(boost, scores.device)
     return _play(scores, quota, boost, mask, order, hard, choose(scores, boost))

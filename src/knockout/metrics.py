@@ -9,9 +9,10 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from knockout.candidates import candidates, sort_key
-from knockout.checks import check_broadcast, check_scores
+from knockout.checks import check_scores
 from knockout.dtypes import full_precision
 from knockout.selection import Selection
+from knockout.shapes import check_broadcast
 
 __all__ = ["nccs", "topk_mass"]
 

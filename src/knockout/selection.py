@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import fields
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from knockout.boost import Boost
 from knockout.candidates import candidates, invalidate
 from knockout.checks import check_sharpness, check_slot_values, check_values
 from knockout.dtypes import computing_dtype
@@ -17,20 +16,13 @@ from knockout.ops.reference.exact import exact_sum
 from knockout.plan import Plan
 from knockout.rows.gather import Progress
 from knockout.rows.sources import RowSource, check_source
+from knockout.selection_tensors import Origin, SelectionTensors, tensor_names
 from knockout.torch_private import register_pytree_node
 
 __all__ = ["Selection"]
 
 
-class Origin(NamedTuple):
-    """The arguments of a tournament, for ``knockout.plot``, which plays it again."""
-
-    scores: Tensor
-    mask: Tensor | None
-    boost: Boost
-
-
-class Selection:
+class Selection(SelectionTensors):
     """k slots, each a weighted blend of the n candidates. Made by ``knockout.select`` and ``knockout.methods``.
 
     ============  =============  ==============================================================================
@@ -212,12 +204,11 @@ class Selection:
 
 def _flatten(selection: Selection) -> tuple[list[Tensor], Any]:
     """The tensors of a selection, and how to put it together again: so that vmap and export can return one."""
-    # Told apart by their annotations, not by what they hold: vmap also flattens selections of dimensions.
     plan = selection._plan
-    tensors = {field.name: getattr(plan, field.name) for field in fields(plan) if field.type == "Tensor"}
-    settings = {field.name: getattr(plan, field.name) for field in fields(plan) if field.type != "Tensor"}
-    leaves = [*tensors.values(), selection.indices, selection.mask]
-    return leaves, (type(plan), tuple(tensors), tuple(settings.items()), selection.dtype)
+    tensors = tensor_names(plan)
+    settings = tuple((field.name, getattr(plan, field.name)) for field in fields(plan) if field.name not in tensors)
+    leaves = [*(getattr(plan, name) for name in tensors), selection.indices, selection.mask]
+    return leaves, (type(plan), tuple(tensors), settings, selection.dtype)
 
 
 def _unflatten(leaves: Iterable[Any], context: Any) -> Selection:

@@ -61,7 +61,7 @@ MEMORY: dict[str, Callable[[Tensor], Tensor]] = {
     "expanded": lambda x: x[:1].expand(x.shape),
 }
 # The batch dimensions of scores, values and mask.
-BATCHES = [((3,),) * 3, ((),) * 3, ((2, 2), (2, 1), (1, 2)), ((2, 2), (), (2,)), ((2,), (3, 1), ()), ((0,),) * 3]
+BATCHES = [((3,),) * 3, ((),) * 3, ((2, 2), (2, 1), (1, 2)), ((2, 3), (), (3,)), ((2,), (3, 1), ()), ((0,),) * 3]
 ONE_ROW = BATCHES[1]
 
 

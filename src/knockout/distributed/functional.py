@@ -39,7 +39,7 @@ def topk(
     values: Tensor | RowSource,
     scores: Tensor | Iterable[Tensor],
     k: int | float,
-    boost: float | Boost | None = None,
+    boost: float | Tensor | Boost | None = None,
     mask: Tensor | None = None,
     order: Order = "score",
     hard: bool = False,
@@ -88,7 +88,7 @@ def topk(
 def select(
     scores: Tensor | Iterable[Tensor],
     k: int | float,
-    boost: float | Boost | None = None,
+    boost: float | Tensor | Boost | None = None,
     mask: Tensor | None = None,
     order: Order = "score",
     hard: bool = False,
@@ -109,8 +109,8 @@ def select(
 
 def _select(
     name: str, values: Tensor | RowSource | None, scores: Tensor | Iterable[Tensor], k: int | float,
-    boost: float | Boost | None, mask: Tensor | None, order: Order, hard: bool, group: dist.ProcessGroup | None,
-    slots: SlotPlacement, reduction: Reduction,
+    boost: float | Tensor | Boost | None, mask: Tensor | None, order: Order, hard: bool,
+    group: dist.ProcessGroup | None, slots: SlotPlacement, reduction: Reduction,
 ) -> DistributedSelection:  # fmt: skip
     layout = layout_of(scores)
     if layout is not None and group is not None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -129,6 +129,12 @@ class DistributedSelection(Selection):
             # This rank, too, needs a backward pass: the other ranks wait for its messages.
             part = part.detach().requires_grad_()
         return part, number
+
+    def _changed(self, *_: Any) -> NoReturn:
+        raise TypeError(
+            "a selection of knockout.distributed is a part of one, bound to its process group: it cannot be moved, "
+            "detached, indexed, copied or saved. Do so with what its apply returns"
+        )
 
     def wrap(self, result: Tensor, batch: Any = ()) -> Tensor:
         """A result (*batch, k, ...) as a DTensor, if the scores were one."""

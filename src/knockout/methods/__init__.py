@@ -1,4 +1,6 @@
-"""Other differentiable top-k methods, behind one interface: ``(scores, k, ..., mask=None) -> Selection``.
+"""Other differentiable top-k methods: ``(scores, k, ..., mask=None, order="score") -> Selection``.
+
+scores, k, mask and order are those of ``knockout.select``.
 
 - ``softsort``, ``neuralsort``, ``sinkhorn``, ``perturbed``, ``gumbel``, ``iterative``: weights of all n candidates in
   each of k slots.

@@ -6,12 +6,18 @@ import torch
 from torch import Tensor
 
 from knockout.checks import check_positive
+from knockout.functional import Order
 from knockout.methods.khot_plan import GatedPlan, top_scores
 from knockout.selection import Selection
 
 
 def gated(
-    scores: Tensor, k: int | float, temperature: float = 1.0, scale: float = 1.0, mask: Tensor | None = None
+    scores: Tensor,
+    k: int | float,
+    temperature: float = 1.0,
+    scale: float = 1.0,
+    mask: Tensor | None = None,
+    order: Order = "score",
 ) -> Selection:
     """The top k value rows, each scaled by ``scale * sigmoid(s / temperature)``.
 
@@ -27,7 +33,7 @@ def gated(
     Time O(n + k d), memory O(n + k d).
     """
     check_positive(scale, "scale")
-    top = top_scores(scores, k, mask, temperature)
+    top = top_scores(scores, k, mask, order, temperature)
     most = torch.finfo(top.key.dtype).max
     gate = torch.sigmoid(top.leader_score() * min(1.0 / temperature, most))
     return top.selection(GatedPlan, min(scale, most) * gate)

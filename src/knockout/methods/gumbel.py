@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from knockout.checks import check_flag, check_generator, check_positive
+from knockout.functional import Order
 from knockout.methods.softmax_plan import RankedPlan, rank
 from knockout.selection import Selection
 
@@ -19,6 +20,7 @@ def gumbel(
     noise: bool = True,
     generator: torch.Generator | None = None,
     mask: Tensor | None = None,
+    order: Order = "score",
 ) -> Selection:
     """A relaxed sample of k candidates, in proportion to the exponentials of their scores and without replacement.
 
@@ -44,7 +46,7 @@ def gumbel(
         exponential.exponential_(generator=generator)
         return score - torch.log(exponential.clamp(min=torch.finfo(score.dtype).tiny))
 
-    ranking = rank(scores, k, mask, add_noise if noise else None)
+    ranking = rank(scores, k, mask, order, add_noise if noise else None)
     active, remaining = ranking.active, ranking.key
     limits = torch.finfo(remaining.dtype)
     sharpness = min(1.0 / temperature, limits.max)
@@ -55,7 +57,7 @@ def gumbel(
         logit = torch.where(active, logit, limits.min)
         weights.append(torch.softmax(logit, dim=-1))
         remaining = (remaining + _log_remainder(weights[-1], logit)).clamp(min=limits.min / 4)
-    return ranking.selection(GumbelPlan, weight=torch.stack(weights, dim=-2))
+    return ranking.selection(GumbelPlan, weight=ranking.arranged(torch.stack(weights, dim=-2)))
 
 
 def _log_remainder(weight: Tensor, logit: Tensor) -> Tensor:

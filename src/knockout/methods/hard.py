@@ -5,14 +5,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from knockout.candidates import candidates, invalidate, sort_key
-from knockout.checks import check_scores
+from knockout.candidates import candidates, invalidate, position_order, sort_key
+from knockout.checks import check_choice, check_scores
+from knockout.functional import ORDERS, Order
 from knockout.ops.choice import choose
 from knockout.plan import SparsePlan
 from knockout.selection import Selection
 
 
-def hard(scores: Tensor, k: int | float, mask: Tensor | None = None) -> Selection:
+def hard(scores: Tensor, k: int | float, mask: Tensor | None = None, order: Order = "score") -> Selection:
     """``torch.topk`` as a Selection: values get gradients, scores get none.
 
     Ties are broken as ``torch.topk`` breaks them, which it does not specify. O(n) time and memory.
@@ -23,10 +24,14 @@ def hard(scores: Tensor, k: int | float, mask: Tensor | None = None) -> Selectio
             [0., 0., 1., 0.]])
     """
     quota = check_scores(scores, k, mask)
+    check_choice(order, "order", ORDERS)
     score, active, valid = candidates(scores.detach(), mask)
     n = scores.shape[-1]
     top_score, leader = sort_key(score, active).topk(quota.k, dim=-1)
     filled = quota.filled(active)
+    if order == "position":
+        slot = position_order(leader, filled)
+        top_score, leader = top_score.gather(-1, slot), leader.gather(-1, slot)
     plan = SparsePlan(
         n=n,
         valid=valid,

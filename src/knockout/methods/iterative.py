@@ -9,12 +9,18 @@ import torch
 from torch import Tensor
 
 from knockout.checks import check_flag, check_positive
+from knockout.functional import Order
 from knockout.methods.softmax_plan import SoftmaxPlan, rank
 from knockout.selection import Selection
 
 
 def iterative(
-    scores: Tensor, k: int | float, peaked: bool = True, alpha: float = 1.0, mask: Tensor | None = None
+    scores: Tensor,
+    k: int | float,
+    peaked: bool = True,
+    alpha: float = 1.0,
+    mask: Tensor | None = None,
+    order: Order = "score",
 ) -> Selection:
     """k times: weigh all remaining candidates by their distance from the best one, then remove the best one.
 
@@ -38,19 +44,25 @@ def iterative(
     """
     check_flag(peaked, "peaked")
     check_positive(alpha, "alpha")
-    ranking = rank(scores, k, mask)
-    order = ranking.order
-    position = torch.arange(order.shape[-1], device=order.device).expand(order.shape)
-    step = torch.where(ranking.active, torch.empty_like(order).scatter(-1, order, position), -1)
-    return ranking.selection(IterativePlan, step=step, top_score=ranking.leader_score(), peaked=peaked, alpha=alpha)
+    ranking = rank(scores, k, mask, order)
+    ranked = ranking.order
+    position = torch.arange(ranked.shape[-1], device=ranked.device).expand(ranked.shape)
+    step = torch.where(ranking.active, torch.empty_like(ranked).scatter(-1, ranked, position), -1)
+    return ranking.selection(
+        IterativePlan, slot=ranking.slot, step=step, top_score=ranking.leader_score(), peaked=peaked, alpha=alpha
+    )
 
 
 @dataclass(eq=False)
 class IterativePlan(SoftmaxPlan):
-    """Step i weighs the candidates that rank i-th or lower by their distance from the i-th best score."""
+    """Step i weighs the candidates that rank i-th or lower by their distance from the i-th best score.
 
+    Each step fills a slot.
+    """
+
+    slot: Tensor  # (*batch, k) int64: the step that fills each slot
     step: Tensor  # (*batch, n) int64: the step at which a candidate is the best remaining one; -1 if it is inactive
-    top_score: Tensor  # (*batch, k): the best remaining score at each step
+    top_score: Tensor  # (*batch, k): the best remaining score at that step
     peaked: bool
     alpha: float
 
@@ -70,7 +82,7 @@ class IterativePlan(SoftmaxPlan):
         return self._peaked(self.logits(start, stop), is_best)
 
     def _steps(self, start: int, stop: int) -> Tensor:
-        return torch.arange(start, stop, device=self.score.device).unsqueeze(-1)
+        return self.slot[..., start:stop, None]
 
     def _peaked(self, logit: Tensor, is_best: Tensor) -> Tensor:
         limits = torch.finfo(logit.dtype)

@@ -14,9 +14,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from knockout.candidates import candidates, invalidate, sort_key
-from knockout.checks import check_positive, check_scores
+from knockout.candidates import candidates, invalidate, position_order, sort_key
+from knockout.checks import check_choice, check_positive, check_scores
 from knockout.dtypes import computing_dtype
+from knockout.functional import ORDERS, Order
 from knockout.ops.choice import choose
 from knockout.plan import SparsePlan
 from knockout.selection import Selection
@@ -51,6 +52,7 @@ class HardTopK(NamedTuple):
     filled: Tensor  # (*batch, k) bool: which slots have a candidate
     slot_count: Tensor  # (*batch, 1) int64: how many slots are filled
     active_count: Tensor  # (*batch, 1) int64: how many candidates are active
+    order: Order  # of the slots of the selection
 
     def last_score(self) -> Tensor:
         """The lowest score (*batch, 1) of the top k."""
@@ -68,14 +70,16 @@ class HardTopK(NamedTuple):
         return _gated_selection(self, KHotPlan, weight, leader_score, khot=khot)
 
 
-def hard_topk(scores: Tensor, k: int | float, mask: Tensor | None, temperature: float) -> HardTopK:
+def hard_topk(scores: Tensor, k: int | float, mask: Tensor | None, order: Order, temperature: float) -> HardTopK:
     """Check the arguments that the methods have in common, and find the top k."""
     quota = check_scores(scores, k, mask)
+    check_choice(order, "order", ORDERS)
     check_positive(temperature, "temperature")
     score, active, valid = candidates(scores, mask)
     leader = sort_key(score, active).topk(quota.k, dim=-1).indices
     active_count = active.sum(dim=-1, keepdim=True)
-    return HardTopK(scores, score, active, valid, leader, quota.filled(active), quota.slot_count(active), active_count)
+    filled, slot_count = quota.filled(active), quota.slot_count(active)
+    return HardTopK(scores, score, active, valid, leader, filled, slot_count, active_count, order)
 
 
 class TopScores(NamedTuple):
@@ -89,6 +93,7 @@ class TopScores(NamedTuple):
     filled: Tensor  # (*batch, k) bool: which slots have a candidate
     slot_count: Tensor  # (*batch, 1) int64: how many slots are filled
     all_selected: Tensor  # (*batch, 1) bool: whether the top k are all active candidates
+    order: Order  # of the slots of the selection
 
     def leader_score(self) -> Tensor:
         """The scores (*batch, k) of the leaders."""
@@ -99,9 +104,10 @@ class TopScores(NamedTuple):
         return _gated_selection(self, plan, weight, self.leader_score(), **fields)
 
 
-def top_scores(scores: Tensor, k: int | float, mask: Tensor | None, temperature: float) -> TopScores:
+def top_scores(scores: Tensor, k: int | float, mask: Tensor | None, order: Order, temperature: float) -> TopScores:
     """Check the arguments that the methods have in common, and find the best k + 1 scores, in one pass over them."""
     quota = check_scores(scores, k, mask)
+    check_choice(order, "order", ORDERS)
     check_positive(temperature, "temperature")
     key = scores.to(computing_dtype(scores.dtype))
     if mask is not None:
@@ -114,16 +120,19 @@ def top_scores(scores: Tensor, k: int | float, mask: Tensor | None, temperature:
     all_selected = (slots == n) | ~active.gather(-1, slots.clamp(max=best.shape[-1] - 1))
     valid = best[..., :1] < torch.inf
     best = torch.where(active, best, 0.0)
-    return TopScores(scores, key, best, valid, index[..., : quota.k], filled, slots, all_selected)
+    return TopScores(scores, key, best, valid, index[..., : quota.k], filled, slots, all_selected, order)
 
 
 def _gated_selection(
     top: HardTopK | TopScores, plan: type[GatedPlan], weight: Tensor, leader_score: Tensor, **fields: Any
 ) -> Selection:
     """A selection of the top k, each scaled by its weight (*batch, k)."""
-    n = top.scores.shape[-1]
+    n, leader = top.scores.shape[-1], top.leader
+    if top.order == "position":
+        slot = position_order(leader, top.filled)
+        leader, weight, leader_score = (x.gather(-1, slot) for x in (leader, weight, leader_score))
     weight = invalidate(torch.where(top.filled, weight, 0.0), top.valid)
-    member = torch.where(weight.detach() != 0, top.leader, n)
+    member = torch.where(weight.detach() != 0, leader, n)
     made = plan(
         n,
         top.valid,
@@ -133,7 +142,7 @@ def _gated_selection(
         backend=choose(top.scores),
         **fields,
     )
-    return Selection(made, torch.where(top.filled, top.leader, -1), top.filled, top.scores.dtype)
+    return Selection(made, torch.where(top.filled, leader, -1), top.filled, top.scores.dtype)
 
 
 def difference(score: Tensor, origin: Tensor, temperature: float) -> Tensor:

@@ -6,11 +6,14 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
+from knockout.functional import Order
 from knockout.methods.threshold_solver import Distribution, active_softmax, select_by_distribution
 from knockout.selection import Selection
 
 
-def lml(scores: Tensor, k: int | float, temperature: float = 0.1, mask: Tensor | None = None) -> Selection:
+def lml(
+    scores: Tensor, k: int | float, temperature: float = 0.1, mask: Tensor | None = None, order: Order = "score"
+) -> Selection:
     """A k-hot mask: sigmoids of ``s_j / temperature - t``, with the t at which they sum to k.
 
     It has the highest binary entropy of all masks with its total score, and is what entropic optimal transport of the
@@ -24,7 +27,7 @@ def lml(scores: Tensor, k: int | float, temperature: float = 0.1, mask: Tensor |
     The Selection is the top k value rows scaled by the mask, ``mass()`` the whole mask. Time O(n + k d), memory
     O(n + k d).
     """
-    return select_by_distribution(Logistic(), scores, k, temperature, mask)
+    return select_by_distribution(Logistic(), scores, k, temperature, mask, order)
 
 
 class Logistic(Distribution):

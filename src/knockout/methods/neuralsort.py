@@ -9,11 +9,14 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from knockout.checks import check_positive
+from knockout.functional import Order
 from knockout.methods.softmax_plan import SoftmaxPlan, rank
 from knockout.selection import Selection
 
 
-def neuralsort(scores: Tensor, k: int | float, temperature: float = 1.0, mask: Tensor | None = None) -> Selection:
+def neuralsort(
+    scores: Tensor, k: int | float, temperature: float = 1.0, mask: Tensor | None = None, order: Order = "score"
+) -> Selection:
     """Slot i of n: a softmax of ``((n + 1 - 2 i) s_j - sum over m of |s_j - s_m|) / temperature``.
 
     These are the first k rows of the paper's relaxed permutation matrix, without its n x n matrix of distances: their
@@ -28,10 +31,14 @@ def neuralsort(scores: Tensor, k: int | float, temperature: float = 1.0, mask: T
     Time O(k n d); memory O(n d) plus a few chunks of 2**22 weights, backward included.
     """
     check_positive(temperature, "temperature")
-    ranking = rank(scores, k, mask)
+    ranking = rank(scores, k, mask, order)
     distance = distances(ranking.score, ranking.active, ranking.order)
     return ranking.selection(
-        NeuralSortPlan, active_count=ranking.active_count, distance=distance, temperature=temperature
+        NeuralSortPlan,
+        slot=ranking.slot,
+        active_count=ranking.active_count,
+        distance=distance,
+        temperature=temperature,
     )
 
 
@@ -57,14 +64,15 @@ def distances(score: Tensor, active: Tensor, order: Tensor) -> Tensor:
 class NeuralSortPlan(SoftmaxPlan):
     """Softmaxes of the scores times a factor that falls from slot to slot, less the distances from all others."""
 
+    slot: Tensor  # (*batch, k) int64: the rank of the leader of each slot
     active_count: Tensor  # (*batch, 1) int64: the number of active candidates
     distance: Tensor  # (*batch, n), in double precision
     temperature: float
 
     def logits(self, start: int, stop: int) -> Tensor:
         limits = torch.finfo(self.score.dtype)
-        slot = torch.arange(start, stop, device=self.score.device).unsqueeze(-1)
-        factor = (self.active_count.unsqueeze(-1) - 1 - 2 * slot).to(self.distance.dtype)
+        slot = self.slot[..., start:stop]
+        factor = (self.active_count - 1 - 2 * slot).unsqueeze(-1).to(self.distance.dtype)
         logit = factor * self.score.to(self.distance.dtype).unsqueeze(-2) - self.distance.unsqueeze(-2)
         # As differences from the highest logit of the slot: logits near it must keep their digits in single precision.
         active = self.active.unsqueeze(-2)

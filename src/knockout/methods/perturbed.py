@@ -12,6 +12,7 @@ from torch.autograd.function import once_differentiable
 
 from knockout.candidates import sort_key
 from knockout.checks import check_generator, check_positive, check_whole
+from knockout.functional import Order
 from knockout.methods.softmax_plan import RankedPlan, rank
 from knockout.selection import Selection
 
@@ -23,6 +24,7 @@ def perturbed(
     samples: int = 100,
     generator: torch.Generator | None = None,
     mask: Tensor | None = None,
+    order: Order = "score",
 ) -> Selection:
     """Slot i: how often each candidate ranks i-th when Gaussian noise is added to the scores, over ``samples`` draws.
 
@@ -42,7 +44,7 @@ def perturbed(
     check_positive(temperature, "temperature")
     check_whole(samples, "samples", least=2)
     check_generator(generator)
-    ranking = rank(scores, k, mask)
+    ranking = rank(scores, k, mask, order)
     score, active = ranking.score, ranking.active.unsqueeze(-2)
     noise = torch.randn(
         (*score.shape[:-1], samples, score.shape[-1]), dtype=score.dtype, device=score.device, generator=generator
@@ -50,7 +52,7 @@ def perturbed(
     noisy = score.detach().unsqueeze(-2) + temperature * noise
     picks = sort_key(noisy, active).topk(ranking.k, dim=-1).indices.mT
     return ranking.selection(
-        PerturbedPlan, noise=torch.where(active, noise, 0.0), picks=picks.contiguous(), temperature=temperature
+        PerturbedPlan, noise=torch.where(active, noise, 0.0), picks=ranking.arranged(picks), temperature=temperature
     )
 
 

@@ -9,13 +9,19 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from knockout.checks import check_positive, check_whole
+from knockout.functional import Order
 from knockout.methods.softmax_plan import SoftmaxPlan, rank
 from knockout.selection import Selection
 from knockout.torch_private import is_transforming
 
 
 def sinkhorn(
-    scores: Tensor, k: int | float, temperature: float = 0.1, steps: int = 50, mask: Tensor | None = None
+    scores: Tensor,
+    k: int | float,
+    temperature: float = 0.1,
+    steps: int = 50,
+    mask: Tensor | None = None,
+    order: Order = "score",
 ) -> Selection:
     """Optimal transport of one unit from each candidate to k slots of capacity 1 and a remainder of capacity n - k.
 
@@ -37,7 +43,7 @@ def sinkhorn(
     """
     check_positive(temperature, "temperature")
     check_whole(steps, "steps")
-    ranking = rank(scores, k, mask)
+    ranking = rank(scores, k, mask, order)
     score = standardize(ranking.score, ranking.active)
     slots = ranking.slot_count
     rest = ranking.active_count - slots
@@ -51,7 +57,13 @@ def sinkhorn(
     target = ((slots - number) / slots.clamp(min=1)).clamp(min=0.0)
     sharpness = min(2.0 / temperature, torch.finfo(score.dtype).max)
     potential = _candidate_potentials(score, target, log_supply, log_capacity, sharpness, steps)
-    return ranking.selection(SinkhornPlan, standardized=score, target=target, potential=potential, sharpness=sharpness)
+    return ranking.selection(
+        SinkhornPlan,
+        standardized=score,
+        target=target.gather(-1, ranking.slot),
+        potential=potential,
+        sharpness=sharpness,
+    )
 
 
 def standardize(score: Tensor, active: Tensor) -> Tensor:
@@ -96,7 +108,7 @@ class SinkhornPlan(SoftmaxPlan):
     """The transport plan between candidates and slots."""
 
     standardized: Tensor  # (*batch, n): scores
-    target: Tensor  # (*batch, k + 1): of the slots, and 0 of the remainder
+    target: Tensor  # (*batch, k): of the slots
     potential: Tensor  # (*batch, n): of the candidates
     sharpness: float
 

@@ -15,8 +15,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from knockout.candidates import best_first, candidates, invalidate
-from knockout.checks import check_scores
+from knockout.candidates import best_first, candidates, invalidate, position_order
+from knockout.checks import check_choice, check_scores
+from knockout.functional import ORDERS, Order
 from knockout.plan import DensePlan
 from knockout.selection import Selection
 
@@ -83,6 +84,7 @@ class Ranking(NamedTuple):
     valid: Tensor  # (*batch, 1) bool: False for a row with a NaN or +inf score
     key: Tensor  # (*batch, n): ranked by this, the scores or scores with noise
     order: Tensor  # (*batch, n) int64: candidates from best to worst, inactive ones last
+    slot: Tensor  # (*batch, k) int64: the rank of the leader of each slot: 0, 1, ..., or another order
     filled: Tensor  # (*batch, k) bool: which slots have a candidate
     masked: bool  # whether the caller passed a mask
     dtype: torch.dtype  # of the scores as they were passed
@@ -94,8 +96,8 @@ class Ranking(NamedTuple):
 
     @property
     def leader(self) -> Tensor:
-        """The first k candidates (*batch, k), the leaders of the slots."""
-        return self.order[..., : self.k]
+        """The leaders (*batch, k) of the slots: the first k candidates."""
+        return self.order.gather(-1, self.slot)
 
     @property
     def slot_count(self) -> Tensor:
@@ -110,6 +112,10 @@ class Ranking(NamedTuple):
     def leader_score(self) -> Tensor:
         """The scores (*batch, k) of the leaders."""
         return self.score.gather(-1, self.leader)
+
+    def arranged(self, by_rank: Tensor) -> Tensor:
+        """What is known of the first k candidates (*batch, k, m), best first, in the order of the slots."""
+        return by_rank.gather(-2, self.slot.unsqueeze(-1).expand(by_rank.shape))
 
     def selection(self, plan: type[RankedPlan], **fields: Any) -> Selection:
         """The selection by a plan of this class, with these fields beside those that all such plans have."""
@@ -127,11 +133,22 @@ class Ranking(NamedTuple):
 
 
 def rank(
-    scores: Tensor, k: int | float, mask: Tensor | None, add_noise: Callable[[Tensor], Tensor] | None = None
+    scores: Tensor,
+    k: int | float,
+    mask: Tensor | None,
+    slots: Order,
+    add_noise: Callable[[Tensor], Tensor] | None = None,
 ) -> Ranking:
-    """Check scores, k and mask, and rank the candidates by their scores, after ``add_noise`` if it is given."""
+    """Check scores, k, mask and the order of the slots, and rank the candidates by their scores.
+
+    If ``add_noise`` is given, they are ranked by what it makes of the scores.
+    """
     quota = check_scores(scores, k, mask)
+    check_choice(slots, "order", ORDERS)
     score, active, valid = candidates(scores, mask)
     key = score if add_noise is None else add_noise(score)
     order, filled = best_first(key, active), quota.filled(active)
-    return Ranking(score, active, valid, key, order, filled, mask is not None, scores.dtype)
+    slot = torch.arange(quota.k, device=score.device).expand(filled.shape)
+    if slots == "position":
+        slot = position_order(order[..., : quota.k], filled)
+    return Ranking(score, active, valid, key, order, slot, filled, mask is not None, scores.dtype)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
+from knockout.functional import Order
 from knockout.methods.khot_plan import fill_inactive, hard_topk
 from knockout.selection import Selection
 
@@ -37,10 +38,15 @@ class Distribution(ABC):
 
 
 def select_by_distribution(
-    distribution: Distribution, scores: Tensor, k: int | float, temperature: float, mask: Tensor | None
+    distribution: Distribution,
+    scores: Tensor,
+    k: int | float,
+    temperature: float,
+    mask: Tensor | None,
+    order: Order,
 ) -> Selection:
     """The top k, scaled by the mask ``F(scores / temperature - t)`` that sums to k."""
-    top = hard_topk(scores, k, mask, temperature)
+    top = hard_topk(scores, k, mask, order, temperature)
     z = top.scaled(temperature)
     # Where all active candidates are selected, no threshold exists, and all weights are 1 anyway: solve for a sum that
     # is less by a half.

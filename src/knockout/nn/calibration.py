@@ -22,7 +22,7 @@ MULTIPLE = 1.6  # its unit, in mean distances of the first scores from their med
 OUTLIER = 3.0  # a distance of more than so many mean distances counts as that many
 
 
-def boost_and_buffers(boost: float | Boost | None) -> tuple[Boost, dict[str, float]]:
+def boost_and_buffers(boost: float | Tensor | Boost | None) -> tuple[Boost, dict[str, float]]:
     """The boost of a layer, and those of its numbers that are buffers. A unit of 0 is to be measured."""
     if boost is None:
         return Adaptive(SHARPNESS, DEFAULT.unit), {"sharpness": SHARPNESS, "unit": 0.0}

@@ -107,7 +107,7 @@ class TokenPool(nn.Module):
         k: int | None = None,
         ratio: float | None = None,
         scorer: nn.Module | None = None,
-        boost: float | Boost | None = None,
+        boost: float | Tensor | Boost | None = None,
         order: Order = "position",
         keep: int = 0,
         hard: bool = False,
@@ -163,7 +163,7 @@ class TokenPool(nn.Module):
         return self.topk.boost
 
     @boost.setter
-    def boost(self, boost: float | Boost | None) -> None:
+    def boost(self, boost: float | Tensor | Boost | None) -> None:
         self.topk.boost = boost
 
     def calibrate(self, x: Tensor | None = None, mask: Tensor | None = None) -> None:

@@ -20,39 +20,87 @@ torch.optim.lr_scheduler:
 16.0
 
 The boost is part of the model's ``state_dict``; the number of steps taken is part of the schedule's.
+
+Without a layer, pass the boost itself. Its c must be a tensor, whose number the schedule changes:
+
+>>> boost = knockout.boost.Adaptive(torch.tensor(2.0), unit=1.5)
+>>> schedule = knockout.nn.Sharpen(boost, steps=4)
+>>> for step in range(4):
+...     values, scores = torch.randn(10, 8), torch.randn(10)
+...     out = knockout.topk(values, scores, k=2, boost=boost)
+...     schedule.step()
+>>> boost
+Adaptive(c=32.0, unit=1.5, alpha=1.5)
+
+That boost is in no ``state_dict``: to continue, make it as before, and load that of the schedule.
 """
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from knockout.boost import Adaptive
+from knockout.boost import Adaptive, Boost, Fixed, Relative
 from knockout.checks import check_positive, check_whole
 from knockout.nn.topk import TopK, topk_layers
+
+
+class _BoostOfCalls:
+    """A boost that is passed to functions, with what a schedule needs of a layer."""
+
+    def __init__(self, boost: Boost) -> None:
+        if isinstance(boost, (Adaptive, Relative, Fixed)):
+            if not isinstance(boost.c, Tensor):
+                raise TypeError(
+                    f"a schedule needs a boost whose c is a tensor, as {type(boost).__name__}(torch.tensor(2.0)), or a "
+                    f"model with layers; got {boost!r}"
+                )
+            self.sharpness = boost.c
+            boost = replace(boost, c=boost.c.item())  # with the number that it starts from
+        self.boost = self._boost = boost
+
+
+Driven = TopK | _BoostOfCalls
+Subject = nn.Module | Boost | Sequence[nn.Module | Boost]  # of a schedule
+
+
+def _driven(subject: Subject) -> list[Driven]:
+    """What a schedule sets the boost of."""
+    if isinstance(subject, Boost):
+        return [_BoostOfCalls(subject)]
+    if isinstance(subject, nn.Module):
+        layers = topk_layers(subject)
+        if not layers:
+            raise ValueError(
+                f"model must contain a knockout.nn.TopK or TokenPool for a schedule to act on; "
+                f"got a {type(subject).__name__} without one"
+            )
+        return [*layers]
+    if not isinstance(subject, (list, tuple)) or not subject:
+        raise TypeError(
+            f"model must be an nn.Module, a knockout.boost, or a list of these; "
+            f"got {'an empty ' if isinstance(subject, (list, tuple)) else ''}{type(subject).__name__}"
+        )
+    return [each for part in subject for each in _driven(part)]
 
 
 class BoostSchedule(ABC):
     """The base class of the schedules: sets the boost of all selections in a model, now and at every ``step()``.
 
-    The boosts must be ``Adaptive``, ``Relative`` or ``Fixed``: the schedule sets their c.
+    The boosts must be ``Adaptive``, ``Relative`` or ``Fixed``: the schedule sets their c. In place of the model may be
+    a boost whose c is a tensor, or a list of models and boosts.
     """
 
-    def __init__(self, model: nn.Module, steps: int) -> None:
-        if not isinstance(model, nn.Module):
-            raise TypeError(f"model must be an nn.Module; got {type(model).__name__}")
+    def __init__(self, model: Subject, steps: int) -> None:
         self.steps = check_whole(steps, "steps")
         self.last_step = 0
-        self._layers = topk_layers(model)
-        if not self._layers:
-            raise ValueError(
-                f"model must contain a knockout.nn.TopK or TokenPool for a schedule to act on; "
-                f"got a {type(model).__name__} without one"
-            )
+        self._layers = _driven(model)
         for layer in self._layers:
             if not hasattr(layer, "sharpness"):
                 raise TypeError(f"a schedule needs boosts that are Adaptive, Relative or Fixed; got {layer.boost!r}")
@@ -73,7 +121,7 @@ class BoostSchedule(ABC):
     def _progress(self) -> float:
         return min(self.last_step / self.steps, 1.0)
 
-    def _boost_of(self, layer: TopK) -> float:  # noqa: ARG002
+    def _boost_of(self, layer: Driven) -> float:  # noqa: ARG002
         """The boost to set in a layer."""
         return self.get_last_boost()
 
@@ -111,7 +159,7 @@ class ConstantBoost(BoostSchedule):
     ConstantBoost(step 0 of 1, boost 2)
     """
 
-    def __init__(self, model: nn.Module, boost: float = 4.0) -> None:
+    def __init__(self, model: Subject, boost: float = 4.0) -> None:
         super().__init__(model, 1)
         check_positive(boost, "boost")
         self.boost = float(boost)
@@ -130,7 +178,7 @@ class _StartToEnd(BoostSchedule):
 
     START, RISE = 0.5, 16.0
 
-    def __init__(self, model: nn.Module, steps: int, start: float | None = None, end: float | None = None) -> None:
+    def __init__(self, model: Subject, steps: int, start: float | None = None, end: float | None = None) -> None:
         super().__init__(model, steps)
         if start is not None:
             check_positive(start, "start")
@@ -146,10 +194,10 @@ class _StartToEnd(BoostSchedule):
     def boost_at(self, progress: float) -> float:
         return self._between(*self._ends(self._layers[0]), progress)
 
-    def _boost_of(self, layer: TopK) -> float:
+    def _boost_of(self, layer: Driven) -> float:
         return self._between(*self._ends(layer), self._progress())
 
-    def _ends(self, layer: TopK) -> tuple[float, float]:
+    def _ends(self, layer: Driven) -> tuple[float, float]:
         start = self.start
         if start is None:
             start = float(layer._boost.c) if isinstance(layer._boost, Adaptive) else self.START
@@ -169,7 +217,7 @@ class Sharpen(_StartToEnd):
     """
 
     def __init__(
-        self, model: nn.Module, steps: int, start: float | None = None, end: float | None = None, hold: float = 0.5
+        self, model: Subject, steps: int, start: float | None = None, end: float | None = None, hold: float = 0.5
     ) -> None:
         if isinstance(hold, bool) or not isinstance(hold, (int, float)) or not 0 <= hold <= 1:
             raise ValueError(f"hold must be a number from 0 to 1, a part of the steps; got {hold!r}")

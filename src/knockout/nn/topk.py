@@ -80,7 +80,7 @@ class TopK(nn.Module):
     def __init__(
         self,
         k: int | float,
-        boost: float | Boost | None = None,
+        boost: float | Tensor | Boost | None = None,
         order: Order = "score",
         hard: bool = False,
         hard_eval: bool | None = None,
@@ -115,7 +115,7 @@ class TopK(nn.Module):
         return self._boost
 
     @boost.setter
-    def boost(self, boost: float | Boost | None) -> None:
+    def boost(self, boost: float | Tensor | Boost | None) -> None:
         made, numbers = boost_and_buffers(boost)
         if not isinstance(made, type(self._boost)):
             kind = type(self._boost).__name__

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 from torch import Tensor
 
+from knockout.checks import how_to_make_a_tensor
 from knockout.dtypes import DTYPES
 
 if TYPE_CHECKING:
@@ -88,6 +89,7 @@ def reader_of(source: Any) -> RowSource:
         raise TypeError(
             f"values must be a torch.Tensor, or a source of rows (n, d): a NumPy array, a slice of a safetensors file, "
             f"Arrow data, a Parquet file, or anything with shape and take(rows); got {type(source).__name__}"
+            + how_to_make_a_tensor(source, "values")
         )
     if kind == "ndarray":
         return _Array(source)

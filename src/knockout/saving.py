@@ -1,0 +1,20 @@
+"""What ``torch.load`` may make with ``weights_only=True``, its default: selections, and what is in them."""
+
+from __future__ import annotations
+
+import torch
+
+from knockout.boost import Boost
+from knockout.plan import Plan
+from knockout.selection import Selection
+from knockout.selection_tensors import Origin
+
+
+def allow_loading() -> None:
+    """Allow it for all plans and boosts that the library has, once all modules that define one are imported."""
+    torch.serialization.add_safe_globals([Selection, Origin, *_subclasses(Plan), *_subclasses(Boost)])
+
+
+def _subclasses(of: type) -> list[type]:
+    direct: list[type] = of.__subclasses__()
+    return direct + [each for parent in direct for each in _subclasses(parent)]
