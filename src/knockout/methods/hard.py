@@ -6,13 +6,13 @@ import torch
 from torch import Tensor
 
 from knockout.candidates import candidates, invalidate, sort_key
-from knockout.checks import check_scores
+from knockout.counts import check_selection
 from knockout.ops.choice import choose
 from knockout.plan import SparsePlan
 from knockout.selection import Selection
 
 
-def hard(scores: Tensor, k: int | float, mask: Tensor | None = None) -> Selection:
+def hard(scores: Tensor, k: int | float | Tensor, mask: Tensor | None = None, max_k: int | None = None) -> Selection:
     """``torch.topk`` as a Selection: values get gradients, scores get none.
 
     Ties are broken as ``torch.topk`` breaks them, which it does not specify. O(n) time and memory.
@@ -22,7 +22,7 @@ def hard(scores: Tensor, k: int | float, mask: Tensor | None = None) -> Selectio
     tensor([[0., 1., 0., 0.],
             [0., 0., 1., 0.]])
     """
-    quota = check_scores(scores, k, mask)
+    quota, mask = check_selection(scores, k, mask, max_k)
     score, active, valid = candidates(scores.detach(), mask)
     n = scores.shape[-1]
     top_score, leader = sort_key(score, active).topk(quota.k, dim=-1)

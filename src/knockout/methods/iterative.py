@@ -14,7 +14,12 @@ from knockout.selection import Selection
 
 
 def iterative(
-    scores: Tensor, k: int | float, peaked: bool = True, alpha: float = 1.0, mask: Tensor | None = None
+    scores: Tensor,
+    k: int | float | Tensor,
+    peaked: bool = True,
+    alpha: float = 1.0,
+    mask: Tensor | None = None,
+    max_k: int | None = None,
 ) -> Selection:
     """k times: weigh all remaining candidates by their distance from the best one, then remove the best one.
 
@@ -38,7 +43,7 @@ def iterative(
     """
     check_flag(peaked, "peaked")
     check_positive(alpha, "alpha")
-    ranking = rank(scores, k, mask)
+    ranking = rank(scores, k, mask, max_k)
     order = ranking.order
     position = torch.arange(order.shape[-1], device=order.device).expand(order.shape)
     step = torch.where(ranking.active, torch.empty_like(order).scatter(-1, order, position), -1)

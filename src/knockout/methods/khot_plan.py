@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from knockout.candidates import candidates, invalidate, sort_key
-from knockout.checks import check_positive, check_scores
+from knockout.checks import check_positive
+from knockout.counts import check_selection
 from knockout.dtypes import computing_dtype
 from knockout.ops.choice import choose
 from knockout.plan import SparsePlan
@@ -68,9 +69,11 @@ class HardTopK(NamedTuple):
         return _gated_selection(self, KHotPlan, weight, leader_score, khot=khot)
 
 
-def hard_topk(scores: Tensor, k: int | float, mask: Tensor | None, temperature: float) -> HardTopK:
+def hard_topk(
+    scores: Tensor, k: int | float | Tensor, mask: Tensor | None, temperature: float, max_k: int | None
+) -> HardTopK:
     """Check the arguments that the methods have in common, and find the top k."""
-    quota = check_scores(scores, k, mask)
+    quota, mask = check_selection(scores, k, mask, max_k)
     check_positive(temperature, "temperature")
     score, active, valid = candidates(scores, mask)
     leader = sort_key(score, active).topk(quota.k, dim=-1).indices
@@ -99,9 +102,11 @@ class TopScores(NamedTuple):
         return _gated_selection(self, plan, weight, self.leader_score(), **fields)
 
 
-def top_scores(scores: Tensor, k: int | float, mask: Tensor | None, temperature: float) -> TopScores:
+def top_scores(
+    scores: Tensor, k: int | float | Tensor, mask: Tensor | None, temperature: float, max_k: int | None
+) -> TopScores:
     """Check the arguments that the methods have in common, and find the best k + 1 scores, in one pass over them."""
-    quota = check_scores(scores, k, mask)
+    quota, mask = check_selection(scores, k, mask, max_k)
     check_positive(temperature, "temperature")
     key = scores.to(computing_dtype(scores.dtype))
     if mask is not None:
@@ -109,7 +114,7 @@ def top_scores(scores: Tensor, k: int | float, mask: Tensor | None, temperature:
     n = key.shape[-1]
     best, index = key.topk(min(quota.k + 1, n), dim=-1)  # torch.topk puts NaN first
     active = best != -torch.inf
-    slots = quota.slot_count(key != -torch.inf) if quota.numerator else active[..., : quota.k].sum(dim=-1, keepdim=True)
+    slots = quota.slot_count(key != -torch.inf) if quota.varies else active[..., : quota.k].sum(dim=-1, keepdim=True)
     filled = torch.arange(quota.k, device=key.device) < slots
     all_selected = (slots == n) | ~active.gather(-1, slots.clamp(max=best.shape[-1] - 1))
     valid = best[..., :1] < torch.inf

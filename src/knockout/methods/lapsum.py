@@ -9,7 +9,13 @@ from knockout.methods.threshold_solver import Distribution, active_softmax, sele
 from knockout.selection import Selection
 
 
-def lapsum(scores: Tensor, k: int | float, temperature: float = 0.1, mask: Tensor | None = None) -> Selection:
+def lapsum(
+    scores: Tensor,
+    k: int | float | Tensor,
+    temperature: float = 0.1,
+    mask: Tensor | None = None,
+    max_k: int | None = None,
+) -> Selection:
     """A k-hot mask: the Laplace distribution function of each score's distance from a threshold.
 
     The threshold at which the mask sums to k is found in closed form: between two neighboring scores the sum is a
@@ -23,7 +29,7 @@ def lapsum(scores: Tensor, k: int | float, temperature: float = 0.1, mask: Tenso
     The Selection is the top k value rows scaled by the mask, ``mass()`` the whole mask. Time O(n log n + k d), memory
     O(n + k d).
     """
-    return select_by_distribution(Laplace(), scores, k, temperature, mask)
+    return select_by_distribution(Laplace(), scores, k, temperature, mask, max_k)
 
 
 class Laplace(Distribution):

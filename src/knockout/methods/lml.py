@@ -10,7 +10,13 @@ from knockout.methods.threshold_solver import Distribution, active_softmax, sele
 from knockout.selection import Selection
 
 
-def lml(scores: Tensor, k: int | float, temperature: float = 0.1, mask: Tensor | None = None) -> Selection:
+def lml(
+    scores: Tensor,
+    k: int | float | Tensor,
+    temperature: float = 0.1,
+    mask: Tensor | None = None,
+    max_k: int | None = None,
+) -> Selection:
     """A k-hot mask: sigmoids of ``s_j / temperature - t``, with the t at which they sum to k.
 
     It has the highest binary entropy of all masks with its total score, and is what entropic optimal transport of the
@@ -24,7 +30,7 @@ def lml(scores: Tensor, k: int | float, temperature: float = 0.1, mask: Tensor |
     The Selection is the top k value rows scaled by the mask, ``mass()`` the whole mask. Time O(n + k d), memory
     O(n + k d).
     """
-    return select_by_distribution(Logistic(), scores, k, temperature, mask)
+    return select_by_distribution(Logistic(), scores, k, temperature, mask, max_k)
 
 
 class Logistic(Distribution):

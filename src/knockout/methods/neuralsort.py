@@ -13,7 +13,13 @@ from knockout.methods.softmax_plan import SoftmaxPlan, rank
 from knockout.selection import Selection
 
 
-def neuralsort(scores: Tensor, k: int | float, temperature: float = 1.0, mask: Tensor | None = None) -> Selection:
+def neuralsort(
+    scores: Tensor,
+    k: int | float | Tensor,
+    temperature: float = 1.0,
+    mask: Tensor | None = None,
+    max_k: int | None = None,
+) -> Selection:
     """Slot i of n: a softmax of ``((n + 1 - 2 i) s_j - sum over m of |s_j - s_m|) / temperature``.
 
     These are the first k rows of the paper's relaxed permutation matrix, without its n x n matrix of distances: their
@@ -28,7 +34,7 @@ def neuralsort(scores: Tensor, k: int | float, temperature: float = 1.0, mask: T
     Time O(k n d); memory O(n d) plus a few chunks of 2**22 weights, backward included.
     """
     check_positive(temperature, "temperature")
-    ranking = rank(scores, k, mask)
+    ranking = rank(scores, k, mask, max_k)
     distance = distances(ranking.score, ranking.active, ranking.order)
     return ranking.selection(
         NeuralSortPlan, active_count=ranking.active_count, distance=distance, temperature=temperature

@@ -9,7 +9,13 @@ from knockout.methods.threshold_solver import Distribution, select_by_distributi
 from knockout.selection import Selection
 
 
-def projection(scores: Tensor, k: int | float, temperature: float = 1.0, mask: Tensor | None = None) -> Selection:
+def projection(
+    scores: Tensor,
+    k: int | float | Tensor,
+    temperature: float = 1.0,
+    mask: Tensor | None = None,
+    max_k: int | None = None,
+) -> Selection:
     """A sparse k-hot mask: the point of ``0 <= p <= 1, sum of p = k`` that is nearest to ``scores / temperature``.
 
     Its weights are ``clamp(s_j / temperature - t, 0, 1)``; t is found exactly, by sorting the points at which a weight
@@ -23,7 +29,7 @@ def projection(scores: Tensor, k: int | float, temperature: float = 1.0, mask: T
     The Selection is the top k value rows scaled by the mask, ``mass()`` the whole mask. Time O(n log n + k d), memory
     O(n + k d).
     """
-    return select_by_distribution(Uniform(), scores, k, temperature, mask)
+    return select_by_distribution(Uniform(), scores, k, temperature, mask, max_k)
 
 
 class Uniform(Distribution):

@@ -15,7 +15,12 @@ from knockout.torch_private import is_transforming
 
 
 def sinkhorn(
-    scores: Tensor, k: int | float, temperature: float = 0.1, steps: int = 50, mask: Tensor | None = None
+    scores: Tensor,
+    k: int | float | Tensor,
+    temperature: float = 0.1,
+    steps: int = 50,
+    mask: Tensor | None = None,
+    max_k: int | None = None,
 ) -> Selection:
     """Optimal transport of one unit from each candidate to k slots of capacity 1 and a remainder of capacity n - k.
 
@@ -37,7 +42,7 @@ def sinkhorn(
     """
     check_positive(temperature, "temperature")
     check_whole(steps, "steps")
-    ranking = rank(scores, k, mask)
+    ranking = rank(scores, k, mask, max_k)
     score = standardize(ranking.score, ranking.active)
     slots = ranking.slot_count
     rest = ranking.active_count - slots

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from knockout.candidates import best_first, candidates, invalidate
-from knockout.checks import check_scores
+from knockout.counts import check_selection
 from knockout.plan import DensePlan
 from knockout.selection import Selection
 
@@ -122,10 +122,14 @@ class Ranking(NamedTuple):
 
 
 def rank(
-    scores: Tensor, k: int | float, mask: Tensor | None, add_noise: Callable[[Tensor], Tensor] | None = None
+    scores: Tensor,
+    k: int | float | Tensor,
+    mask: Tensor | None,
+    max_k: int | None,
+    add_noise: Callable[[Tensor], Tensor] | None = None,
 ) -> Ranking:
     """Check scores, k and mask, and rank the candidates by their scores, after ``add_noise`` if it is given."""
-    quota = check_scores(scores, k, mask)
+    quota, mask = check_selection(scores, k, mask, max_k)
     score, active, valid = candidates(scores, mask)
     key = score if add_noise is None else add_noise(score)
     order, filled = best_first(key, active), quota.filled(active)

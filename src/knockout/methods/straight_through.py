@@ -11,7 +11,13 @@ from knockout.plan import straight_through as with_gradient_of
 from knockout.selection import Selection
 
 
-def straight_through(scores: Tensor, k: int | float, temperature: float = 1.0, mask: Tensor | None = None) -> Selection:
+def straight_through(
+    scores: Tensor,
+    k: int | float | Tensor,
+    temperature: float = 1.0,
+    mask: Tensor | None = None,
+    max_k: int | None = None,
+) -> Selection:
     """The top k value rows unchanged; backward as if their weights were those of ``softmax(scores / temperature)``.
 
     Forward, ``mass()`` is a hard k-hot mask; backward, it has the softmax's gradient at every candidate, and so have
@@ -25,7 +31,7 @@ def straight_through(scores: Tensor, k: int | float, temperature: float = 1.0, m
 
     Time O(n + k d), memory O(n + k d).
     """
-    top = hard_topk(scores, k, mask, temperature)
+    top = hard_topk(scores, k, mask, temperature, max_k)
     hard = torch.zeros_like(top.score).scatter(-1, top.leader, top.filled.to(top.score.dtype))
     soft = active_softmax(top.scaled(temperature), top.active)
     return top.selection(with_gradient_of(hard, soft))

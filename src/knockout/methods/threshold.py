@@ -12,7 +12,13 @@ from knockout.methods.khot_plan import GatedPlan, difference, top_scores
 from knockout.selection import Selection
 
 
-def threshold(scores: Tensor, k: int | float, temperature: float = 0.1, mask: Tensor | None = None) -> Selection:
+def threshold(
+    scores: Tensor,
+    k: int | float | Tensor,
+    temperature: float = 0.1,
+    mask: Tensor | None = None,
+    max_k: int | None = None,
+) -> Selection:
     """A mask of sigmoids of ``(s_j - t) / temperature``, t halfway between the k-th and the next score.
 
     Nothing is sorted or solved, and the mask sums to k only roughly.
@@ -25,7 +31,7 @@ def threshold(scores: Tensor, k: int | float, temperature: float = 0.1, mask: Te
     The Selection is the top k value rows scaled by the mask. The whole mask, ``mass()``, takes one more pass over the
     scores. Time and memory O(n + k d).
     """
-    top = top_scores(scores, k, mask, temperature)
+    top = top_scores(scores, k, mask, temperature, max_k)
     last = top.best.gather(-1, (top.slot_count - 1).clamp(min=0))
     following = top.best.gather(-1, top.slot_count.clamp(max=top.best.shape[-1] - 1))
     halfway = torch.where(top.all_selected, last, 0.5 * last + 0.5 * following)

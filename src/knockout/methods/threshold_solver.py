@@ -37,10 +37,15 @@ class Distribution(ABC):
 
 
 def select_by_distribution(
-    distribution: Distribution, scores: Tensor, k: int | float, temperature: float, mask: Tensor | None
+    distribution: Distribution,
+    scores: Tensor,
+    k: int | float | Tensor,
+    temperature: float,
+    mask: Tensor | None,
+    max_k: int | None,
 ) -> Selection:
     """The top k, scaled by the mask ``F(scores / temperature - t)`` that sums to k."""
-    top = hard_topk(scores, k, mask, temperature)
+    top = hard_topk(scores, k, mask, temperature, max_k)
     z = top.scaled(temperature)
     # Where all active candidates are selected, no threshold exists, and all weights are 1 anyway: solve for a sum that
     # is less by a half.
