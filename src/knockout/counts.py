@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from knockout.checks import check_broadcast, check_device, check_scores, check_scores_and_mask, check_whole
 from knockout.quota import Quota
 from knockout.torch_private import is_transforming
+
+MAX_K_NEEDS_COUNTS = (
+    "max_k must come with a tensor k, a count for each row; got max_k = {!r} and k = {!r}. For one count for all rows "
+    "pass k alone"
+)
 
 
 def check_selection(
@@ -20,24 +27,46 @@ def check_selection(
     """
     if not isinstance(k, Tensor):
         if max_k is not None:
-            raise TypeError(
-                f"max_k must come with a tensor k, a count for each row; got max_k = {max_k!r} and k = {k!r}. For one "
-                "count for all rows pass k alone"
-            )
+            raise TypeError(MAX_K_NEEDS_COUNTS.format(max_k, k))
         return check_scores(scores, k, mask), mask
     check_scores_and_mask(scores, mask)
-    check_counts(k, None, "")
-    max_k = _check_slots(max_k, scores)
+    max_k = check_max_k(k, max_k)
+    check_most(max_k, scores.shape)
+    counts, mask = counts_of(scores, k, mask, max_k)
+    return Quota(max_k, counts=counts), mask
+
+
+def counts_of(scores: Tensor, k: Tensor, mask: Tensor | None, max_k: int) -> tuple[Tensor, Tensor | None]:
+    """Check counts (...,) against scores (..., n) and mask. Returns counts and mask as ``check_selection`` says."""
     may_be_zero = check_counts(k, max_k, "max_k")
     check_device(k, "k", scores.device)
     batch = scores.shape[:-1] if mask is None else torch.broadcast_shapes(scores.shape[:-1], mask.shape[:-1])
     check_broadcast(k.shape, "k", batch)
-    counts = k.long().clamp(1, max_k)  # a copy: the backward pass must not see it change
     whole = torch.broadcast_shapes(batch, k.shape)
     if may_be_zero or whole != batch:
         wanted = (k > 0).unsqueeze(-1)
         mask = (wanted if mask is None else wanted & mask).expand(*whole, scores.shape[-1])
-    return Quota(max_k, counts=counts.expand(whole)), mask
+    return k.long().clamp(1, max_k).expand(whole), mask  # a copy: the backward pass must not see it change
+
+
+def check_max_k(k: Tensor, max_k: int | None) -> int:
+    """Check ``max_k``, which counts need. Returns it as an int."""
+    check_counts(k, None, "")
+    if max_k is None:
+        raise TypeError(
+            "k as a tensor, a count for each row, needs max_k, the number of slots of the result; got none. Pass "
+            "max_k=..., an int, the largest count that there may be"
+        )
+    return check_whole(max_k, "max_k")
+
+
+def check_most(max_k: int, shape: Sequence[int]) -> None:
+    """Check that there are candidates for ``max_k`` slots, given the shape of scores (..., n)."""
+    if max_k > shape[-1]:
+        raise ValueError(
+            f"max_k must be at most n, the number of candidates; got max_k = {max_k} with scores of shape "
+            f"{tuple(shape)}, n = {shape[-1]}"
+        )
 
 
 def check_counts(k: Tensor, most: int | None, what: str) -> bool:
@@ -64,18 +93,3 @@ def check_counts(k: Tensor, most: int | None, what: str) -> bool:
             f"k.clamp(0, {most})"
         )
     return least == 0
-
-
-def _check_slots(max_k: int | None, scores: Tensor) -> int:
-    if max_k is None:
-        raise TypeError(
-            "k as a tensor, a count for each row, needs max_k, the number of slots of the result; got none. Pass "
-            "max_k=..., an int, the largest count that there may be"
-        )
-    max_k, n = check_whole(max_k, "max_k"), scores.shape[-1]
-    if max_k > n:
-        raise ValueError(
-            f"max_k must be at most n, the number of candidates; got max_k = {max_k} with scores of shape "
-            f"{tuple(scores.shape)}, n = {n}"
-        )
-    return max_k
