@@ -25,8 +25,9 @@ class MethodPool(TokenPool):
         super().__init__(dim, k, scorer=scorer, **options)
         self.method = method
 
-    def select(self, scores: Tensor, mask: Tensor | None) -> Selection:
+    def select(self, scores: Tensor, mask: Tensor | None, k: Tensor | None = None) -> Selection:
         assert isinstance(self.topk.k, int)
+        assert k is None
         return self.method(scores, min(self.topk.k, scores.shape[-1]), mask)
 
 

@@ -65,15 +65,28 @@ def calls_of(case: Case, backend: str, fixed: bool) -> list[Call]:
         scores, mask = torch.broadcast_tensors(scores, mask)
     boost, c_tensor, unit_tensor = detach_tensors(as_boost(case.boost, scores.device))
     quota = Quota.of_fraction(case.k, case.n) if isinstance(case.k, float) else Quota(case.k)
-    numbers = (*quota, *encode(boost), case.order == "position")
-    forward = (scores, mask, c_tensor, unit_tensor, *numbers, True, fixed)
+    counts = case.counts(scores).clamp(min=1) if case.counted else None
+    numerator = 0 if case.counted else quota.numerator
+    numbers = (quota.k, numerator, *encode(boost), case.order == "position")
+    forward = (scores, mask, c_tensor, unit_tensor, *numbers, True, fixed, counts)
     member, weight, score, _, _, valid, saved = own.tournament(*forward)
     generator = torch.Generator().manual_seed(case.seed)
 
     def gradient_of(result: Tensor) -> Tensor:
         return torch.randn(result.shape, generator=generator, dtype=result.dtype)
 
-    backward = (gradient_of(weight), gradient_of(score), scores, mask, c_tensor, unit_tensor, member, saved, *numbers)
+    backward = (
+        gradient_of(weight),
+        gradient_of(score),
+        scores,
+        mask,
+        c_tensor,
+        unit_tensor,
+        member,
+        saved,
+        *numbers,
+        counts,
+    )
     batch = torch.broadcast_shapes(scores.shape[:-1], values.shape[:-2])
     values = values.expand(*(1,) * (len(batch) - values.dim() + 2), *values.shape)
     weight, member, valid = (x.expand(*batch, *x.shape[scores.dim() - 1 :]) for x in (weight, member, valid))
@@ -90,13 +103,13 @@ def calls_of(case: Case, backend: str, fixed: bool) -> list[Call]:
         return calls
     # With values of their own for each row.
     values = torch.randn(*scores.shape, values.shape[-1], generator=generator).to(values.dtype)
-    fused = (values, scores, mask, c_tensor, unit_tensor, *numbers, True, True)
+    fused = (values, scores, mask, c_tensor, unit_tensor, *numbers, True, True, counts)
     out, member, weight, score, *_, saved = own.topk(*fused)
     saved_tensors = (values, scores, mask, c_tensor, unit_tensor, member, weight, saved)
     return [
         *calls,
         Call("topk", fused),
-        Call("topk_backward", (gradient_of(out), gradient_of(score), *saved_tensors, *numbers, True, True)),
+        Call("topk_backward", (gradient_of(out), gradient_of(score), *saved_tensors, *numbers, True, True, counts)),
     ]
 
 

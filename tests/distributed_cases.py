@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import torch
@@ -33,6 +34,7 @@ class Case(NamedTuple):
     hard: bool = False
     slots: str = "replicated"
     seed: int = 0
+    counted: bool = False  # whether each row has a k of its own, up to k
 
     def part(self, rank: int) -> slice:
         """The candidates of a rank."""
@@ -87,10 +89,13 @@ def compare(rank: int, case: Case) -> int:
     """
     group, own = GROUPS[case.size], case.part(rank)
     values, scores, mask = case.inputs()
-    settings: dict[str, Any] = {"order": case.order, "hard": case.hard}
+    settings: dict[str, Any] = {"k": case.k, "order": case.order, "hard": case.hard}
+    if case.counted:
+        counts = torch.arange(math.prod(case.batch)) + case.seed
+        settings |= {"k": counts.reshape(case.batch) % (case.k + 1), "max_k": case.k}
 
     alone = [x.clone().requires_grad_() for x in (values, scores)]
-    one = knockout.topk(alone[0], alone[1], case.k, case.boost, mask, **settings)
+    one = knockout.topk(alone[0], alone[1], boost=case.boost, mask=mask, **settings)
     slots = one.indices.shape[-1]
     loss(one, slice(0, slots)).backward()
 
@@ -98,7 +103,7 @@ def compare(rank: int, case: Case) -> int:
     part = None if mask is None else mask[..., own]
     settings |= {"group": group, "slots": case.slots}
     with distributed.traffic() as traffic:
-        many = distributed.topk(mine[0], mine[1], case.k, case.boost, part, **settings)
+        many = distributed.topk(mine[0], mine[1], boost=case.boost, mask=part, **settings)
     here = slice(0, slots)
     if case.slots == "sharded":
         each = -(-slots // case.size)

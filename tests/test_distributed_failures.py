@@ -53,6 +53,10 @@ def test_gradients_must_be_enabled_on_all_or_none(workers: Workers) -> None:
 RIGHT: dict[str, Any] = {"k": 4, "boost": 2.0, "order": "score", "hard": False, "slots": "replicated"}
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "k": ({"k": 5}, "k must be the same on all ranks; got 4 on ranks 0, 2; 5 on rank 1"),
+    "a count": (
+        {"k": torch.tensor(4), "max_k": 4},
+        "a checksum of the counts k must be the same on all ranks; got null",
+    ),
     "boost": ({"boost": Fixed(3)}, r"boost must be the same on all ranks; got Relative\(c=2.0.*Fixed\(c=3"),
     "order": ({"order": "position"}, "order must be the same on all ranks"),
     "hard": ({"hard": True}, "hard must be the same on all ranks"),
@@ -82,6 +86,26 @@ def test_different_arguments_are_an_error_on_all_ranks(workers: Workers, what: s
     for text in workers.check(disagree, change, size=3):
         assert re.search(message, text), text
     workers.check(compare, Case(3, (0.2, 0.7), 20, 3, Relative(4)), size=3)  # the group can still be used
+
+
+def other_counts(rank: int) -> None:
+    distributed.select(randn(2, 20), torch.tensor([3, 1 + rank]), max_k=4, group=GROUPS[2])
+
+
+def test_different_counts_are_an_error_on_all_ranks(workers: Workers) -> None:
+    for answer in workers.run(other_counts, size=2):
+        assert answer.kind == "ValueError"
+        assert "a checksum of the counts k must be the same on all ranks" in answer.text
+
+
+def too_many_slots(rank: int) -> None:
+    distributed.select(randn(2, 5 + rank), torch.tensor([3, 1]), max_k=12, group=GROUPS[2])
+
+
+def test_more_slots_than_candidates_of_all_ranks_are_an_error(workers: Workers) -> None:
+    for answer in workers.run(too_many_slots, size=2):
+        assert answer.kind == "ValueError"
+        assert "max_k must be at most n, the number of candidates; got max_k = 12" in answer.text
 
 
 def _raise(error: Exception) -> None:

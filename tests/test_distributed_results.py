@@ -22,11 +22,12 @@ from tests.process_group import GROUPS, MAX_RANKS, Workers
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_many_ranks_have_the_results_and_gradients_of_one(workers: Workers, data: st.DataObject) -> None:
     n = data.draw(st.integers(1, 60))
+    k: int | float = data.draw(st.one_of(st.integers(1, n), st.sampled_from([0.1, 0.5])))
     case = Case(
         size=data.draw(st.integers(1, MAX_RANKS)),
         cuts=data.draw(cuts),
         n=n,
-        k=data.draw(st.one_of(st.integers(1, n), st.sampled_from([0.1, 0.5]))),
+        k=k,
         boost=data.draw(boosts),
         batch=data.draw(st.sampled_from([(), (1,), (3,), (2, 3), (0,)])),
         d=data.draw(st.integers(0, 4)),
@@ -36,6 +37,7 @@ def test_many_ranks_have_the_results_and_gradients_of_one(workers: Workers, data
         hard=data.draw(st.booleans()),
         slots=data.draw(st.sampled_from(["replicated", "sharded"])),
         seed=data.draw(st.integers(0, 1000)),
+        counted=isinstance(k, int) and data.draw(st.booleans()),
     )
     workers.check(compare, case, size=case.size)
 
@@ -117,6 +119,17 @@ def from_disk(rank: int, folder: str) -> None:
 
 def test_each_rank_reads_its_own_file(workers: Workers, tmp_path: Path) -> None:
     workers.check(from_disk, str(tmp_path), size=3)
+
+
+@pytest.mark.parametrize("slots", ["replicated", "sharded"])
+def test_a_k_for_each_row(workers: Workers, slots: str) -> None:
+    for case in (
+        Case(3, (0.2, 0.7), 50, 7, Relative(1), (2, 4), slots=slots, masked=0.3, counted=True),
+        Case(3, (0.0, 1.0), 9, 9, Relative(1), (5,), slots=slots, counted=True, seed=2),
+        Case(2, (0.5,), 40, 3, Relative(4), (), slots=slots, counted=True, seed=1),
+        Case(2, (0.5,), 3000, 5, Relative(16), (3,), slots=slots, counted=True, seed=1),
+    ):
+        workers.check(compare, case, size=case.size)
 
 
 def numpy_k(rank: int) -> None:

@@ -159,6 +159,25 @@ for _operator in ("tournament", "tournament_backward", "topk", "topk_backward"):
     CASES[f"{_operator}: c_tensor has a dimension"] = Hostile(_operator, "c_tensor", to(torch.ones(1)))
     CASES[f"{_operator}: c_tensor is int64"] = Hostile(_operator, "c_tensor", to(torch.tensor(1)))
     CASES[f"{_operator}: mask of bytes"] = Hostile(_operator, "mask", bytes_as_bool, refused=False)
+    for _number in (0, -1, K + 1, 2**31, 2**32 + 1, 2**62, -(2**63)):
+        CASES[f"{_operator}: a count of {_number}"] = Hostile(_operator, "counts", to(torch.tensor([1, _number])))
+    for _what, _counts in {
+        "are int32": torch.ones(2, dtype=torch.int32),
+        "are float64": torch.ones(2, dtype=torch.float64),
+        "are bool": torch.ones(2, dtype=torch.bool),
+        "have no dimensions": torch.tensor(1),
+        "have a row less": torch.ones(1, dtype=torch.int64),
+        "have a row more": torch.ones(3, dtype=torch.int64),
+        "have a dimension more": torch.ones(2, 1, dtype=torch.int64),
+        "are sparse": torch.ones(2, dtype=torch.int64).to_sparse(),
+    }.items():
+        CASES[f"{_operator}: counts {_what}"] = Hostile(_operator, "counts", to(_counts))
+    _meta = torch.ones(2, dtype=torch.int64, device="meta")
+    CASES[f"{_operator}: counts are on meta"] = Hostile(_operator, "counts", to(_meta), refused=False)
+    # The saved rounds are those of a call without counts.
+    CASES[f"{_operator}: counts of another call"] = Hostile(
+        _operator, "counts", to(torch.tensor([3, 1])), _operator.endswith("backward"), by_name=False
+    )
 for _operator in ("blend", "spread", "match"):
     for _number in (-1, N + 1, LARGEST, SMALLEST):
         CASES[f"{_operator}: member = {_number}"] = Hostile(_operator, "member", filled(0, _number))

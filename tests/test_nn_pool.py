@@ -151,6 +151,22 @@ def test_with_nobody_to_compete_the_kept_ones_pass(n: int) -> None:
         assert out.scores.shape == out.positions.shape == (2, n)
 
 
+@pytest.mark.parametrize("keep", [0, 2])
+@pytest.mark.parametrize("n", [30, 5, 2])
+def test_a_k_for_each_sequence(keep: int, n: int) -> None:
+    x, k = tokens(4, n), torch.tensor([3, 8, 0, 2])
+    made = pool(k=8, keep=keep, boost=1.0)
+    out = made(x, k=k)
+    assert out.mask.sum(-1).tolist() == [min(n, max(count, keep)) for count in k.tolist()]
+    for row, count in enumerate(k.tolist()):
+        if count <= keep:
+            assert out.leaders[row, :keep].tolist() == list(range(keep))
+            continue
+        alone = TokenPool(DIM, count, scorer=made.scorer, keep=keep, boost=1.0)(x[row])
+        torch.testing.assert_close(out.x[row, : len(alone.x)], alone.x)
+        assert torch.equal(out.leaders[row, : len(alone.x)], alone.leaders)
+
+
 def test_boost_of_a_pool() -> None:
     made = pool(k=4)
     made.boost = Adaptive(0.25, unit=3)

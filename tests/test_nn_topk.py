@@ -58,6 +58,31 @@ def test_k_is_the_most() -> None:
     assert out.values.shape == (5, DIM)
 
 
+@pytest.mark.parametrize("mode", [{}, {"hard": True}, {"hard_eval": True}, {"gate": True}], ids=str)
+@pytest.mark.parametrize("training", [False, True])
+def test_a_k_for_each_row(mode: dict[str, bool], training: bool) -> None:
+    values, scores, k = tokens(4, 7), randn(4, 7, dtype=torch.float32), torch.tensor([2, 0, 5, 9])
+    layer = TopK(9, 2.0, **mode).train(training)
+    out = layer(values, scores, k=k)
+    assert out.mask.sum(-1).tolist() == [2, 0, 5, 7]  # a layer takes all where k is above n
+    for row, count in enumerate(k.tolist()):
+        if count:
+            alone = TopK(count, 2.0, **mode).train(training)(values[row], scores[row])
+            for one, other in zip(out, alone, strict=True):
+                assert torch.equal(one[row, : len(other)], other)
+    assert torch.equal(layer.select(scores, k=k).indices, out.indices)
+
+
+def test_a_unit_is_measured_whatever_the_counts_are() -> None:
+    values, scores = tokens(4, 20), randn(4, 20, dtype=torch.float32)
+    units = []
+    for k in (None, torch.tensor([1, 0, 3, 6])):
+        layer = TopK(6)
+        layer(values, scores, k=k)
+        units.append(layer.unit.item())
+    assert units[0] == units[1] > 0
+
+
 def test_boost_can_be_set_and_is_saved() -> None:
     layer, other = TopK(4, 2.0), TopK(4, 3.0)
     layer.boost = 0.25

@@ -69,6 +69,54 @@ def test_the_other_methods(method: Callable[..., knockout.Selection]) -> None:
             torch.testing.assert_close(picked.scores[row, :own], alone.scores)
 
 
+METHODS = [getattr(knockout.methods, name) for name in knockout.methods.__all__]
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("masked", [False, True])
+def test_a_k_for_each_row_of_the_other_methods(method: Callable[..., knockout.Selection], masked: bool) -> None:
+    scores, values = separated(4, 12), randn(4, 12, 3)
+    mask, counts = MASK if masked else None, torch.tensor([4, 1, 3, 0])
+
+    def options(row: int | None = None) -> dict[str, Any]:
+        own = {"mask": mask if row is None or mask is None else mask[row]}
+        if method is knockout.methods.gumbel:
+            return own | {"noise": False}
+        return own | ({"samples": 3, "temperature": 1e-9} if method is knockout.methods.perturbed else {})
+
+    picked = method(scores, counts, max_k=4, **options())
+    filled = counts if mask is None else torch.minimum(counts, mask.sum(-1))
+    assert picked.mask.sum(-1).tolist() == filled.tolist()
+    assert not picked.apply(values)[3].any()
+    assert not picked.mass()[3].any()
+    for row, own in enumerate(counts.tolist()[:3]):
+        alone = method(scores[row], own, **options(row))
+        assert (picked.indices[row, own:] == -1).all()
+        assert torch.equal(picked.indices[row, :own], alone.indices)
+        torch.testing.assert_close(picked.weights()[row, :own], alone.weights())
+        torch.testing.assert_close(picked.mass()[row], alone.mass())
+        torch.testing.assert_close(picked.scores[row, :own], alone.scores)
+        assert not picked.apply(values)[row, own:].any()
+
+
+@pytest.mark.parametrize("method", [knockout.methods.hard, knockout.methods.softsort, knockout.methods.lapsum])
+def test_counts_of_the_other_methods_broadcast(method: Callable[..., knockout.Selection]) -> None:
+    scores, counts = separated(12), torch.tensor([[2, 0, 1]])
+    picked = method(scores, counts, max_k=2)
+    assert picked.mask.tolist() == [[[True, True], [False, False], [True, False]]]
+    same = method(scores.expand(1, 3, 12), counts, max_k=2)
+    assert torch.equal(picked.weights(), same.weights())
+
+
+def test_counts_with_values_from_a_source_and_chunks_of_scores() -> None:
+    np = pytest.importorskip("numpy")
+    scores, values, counts = separated(3, 12), randn(12, 2), torch.tensor([2, 0, 1])
+    expected = knockout.topk(values.expand(3, 12, 2), scores, counts, 1.0, max_k=2)
+    out = knockout.topk(np.asarray(values), scores.split(5, dim=-1), counts, 1.0, max_k=2)
+    torch.testing.assert_close(out.values, expected.values)
+    assert torch.equal(out.indices, expected.indices)
+
+
 def test_the_mass_on_the_true_top_is_that_of_each_row() -> None:
     scores = separated(4, 12)
     picked = knockout.select(scores, 0.3, 1.0, mask=MASK)
@@ -97,3 +145,8 @@ def test_a_drawn_bracket_is_that_of_its_row() -> None:
             assert shown(picked, row) == shown(alone, 0)
         else:
             assert shown(picked, row) == (0, [])
+    counts = torch.tensor([3, 1, 2, 0])
+    picked = knockout.select(scores, counts, 1.0, max_k=4)
+    for row, own in enumerate(counts.tolist()[:3]):
+        assert shown(picked, row) == shown(knockout.select(scores[row], own, 1.0), 0)
+    assert shown(picked, 3) == (0, [])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -23,8 +24,8 @@ def _cpu() -> Iterator[None]:
         yield
 
 
-def in_two_steps(values: Tensor, scores: Tensor, *rest: object) -> tuple[Tensor, ...]:
-    selection = knockout.select(scores, *rest)  # type: ignore[arg-type]
+def in_two_steps(values: Tensor, scores: Tensor, *rest: Any, **options: Any) -> tuple[Tensor, ...]:
+    selection = knockout.select(scores, *rest, **options)
     return selection.apply(values), selection.scores, selection.indices, selection.mask
 
 
@@ -32,7 +33,7 @@ def run_in_two_steps(case: Case) -> tuple[Tensor, ...]:
     """What ``run_topk`` gives."""
     scores, values, mask, gradients = case.inputs()
     scores, values = scores.requires_grad_(), values.requires_grad_()
-    out = in_two_steps(values, scores, case.k, case.boost, mask, case.order, case.hard)
+    out = in_two_steps(values, scores, **case.options(scores, mask))
     typed = [each.to(x.dtype) for each, x in zip(gradients, out[:2], strict=False)]
     return *(each.detach() for each in out), *torch.autograd.grad(out[:2], (scores, values), typed)
 

@@ -184,7 +184,7 @@ def check_tokens(x: Tensor, mask: Tensor | None, positions: Tensor | None, dim: 
         raise ValueError(f"x must have tokens; got shape {tuple(x.shape)}")
     if mask is not None:
         _check_mask(mask, x[..., 0], "x")
-        _check_expands(mask, "mask", x)
+        check_expands(mask, "mask", x)
     if positions is not None:
         if not isinstance(positions, Tensor) or positions.dtype == torch.bool or positions.is_complex():
             got = f"dtype {positions.dtype}" if isinstance(positions, Tensor) else f"type {_type_name(positions)}"
@@ -195,7 +195,7 @@ def check_tokens(x: Tensor, mask: Tensor | None, positions: Tensor | None, dim: 
                 f"positions must have shape (..., n) with n = {x.shape[-2]}, as x; got shape {tuple(positions.shape)}"
             )
         check_device(positions, "positions", x.device, "x")
-        _check_expands(positions, "positions", x)
+        check_expands(positions, "positions", x)
 
 
 def check_unpool(y: Tensor, x: Tensor, mask: Tensor | None, slots: Tensor, selected: tuple[int, int]) -> int:
@@ -231,7 +231,7 @@ def _check_vectors(x: Tensor, name: str, shape: str, each: str, count: int) -> N
         )
 
 
-def _check_expands(tensor: Tensor, name: str, x: Tensor) -> None:
+def check_expands(tensor: Tensor, name: str, x: Tensor) -> None:
     """Check that the batch dimensions of a tensor (..., n) expand to those of x (..., n, dim)."""
     check_broadcast(tensor.shape[:-1], name, x.shape[:-2], "x")
     if torch.broadcast_shapes(tensor.shape[:-1], x.shape[:-2]) != x.shape[:-2]:

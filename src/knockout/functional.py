@@ -10,7 +10,8 @@ from torch import Tensor
 from torch.compiler import is_compiling
 
 from knockout.boost import Boost, as_boost
-from knockout.checks import check_choice, check_flag, check_scores, check_values, join_scores
+from knockout.checks import check_choice, check_flag, check_values, join_scores
+from knockout.counts import check_selection
 from knockout.no_gradient import is_due, look
 from knockout.ops.autograd.topk import fuses
 from knockout.ops.autograd.topk import topk as fused_topk
@@ -40,11 +41,12 @@ class TopKResult(NamedTuple):
 def topk(
     values: Tensor | RowSource,
     scores: Tensor | Iterable[Tensor],
-    k: int | float,
+    k: int | float | Tensor,
     boost: float | Tensor | Boost | None = None,
     mask: Tensor | None = None,
     order: Order = "score",
     hard: bool = False,
+    max_k: int | None = None,
 ) -> TopKResult:
     """Pass on the k best of n vectors, so that gradients reach the scores.
 
@@ -72,7 +74,9 @@ def topk(
         scores: (..., n), a score per candidate. If one is NaN or +inf, every output of that row is NaN. Or chunks of
             scores, an iterable of tensors (..., n_i) that are joined in their order; gradients reach each chunk.
         k: how many to select, 1 <= k <= n. Or a fraction between 0 and 1 of the active candidates of each row, rounded
-            up. The result has slots for that fraction of all n; those that a row does not fill are empty.
+            up. The result has slots for that fraction of all n; those that a row does not fill are empty. Or a count
+            for each row: an integer tensor (...,) from 0 to ``max_k``, that broadcasts with the batch dimensions of
+            scores; see ``max_k``.
         boost: how decisively the better of a pair wins. To train, use the layers of ``knockout.nn`` with nothing set:
             they measure the scale of the scores. Or leave the boost out, for scores whose spread is about 0.1 to 10
             (the mean gap between their better and their worse half without the widest eighth of the gaps, about 1.3
@@ -90,26 +94,30 @@ def topk(
             the selection is so soft that a blend overtakes a better candidate. With the default boost that happens,
             mostly where the spread of the scores is less than 1: of uniform scores, with 2 of 1024, one leader in nine
             is in the top k.
+        max_k: with a tensor k, and only then: the number of slots of the result, 1 <= max_k <= n. A row fills the first
+            of them, as many as its count; the others are empty. Counts that are out of range raise an error where
+            reading them is free, on the CPU outside of graphs; elsewhere they are clamped.
     """
     if not isinstance(scores, Tensor):
         scores = join_scores(scores)
     if not isinstance(values, Tensor):
-        quota = check_scores(scores, k, mask)
+        quota, mask = check_selection(scores, k, mask, max_k)
         check_source(values, scores.shape[-1])
         selection = _select(scores, quota, boost, mask, order, hard)
         return TopKResult(selection._plan.read(values), selection.scores, selection.indices, selection.mask)
-    quota = check_arguments(values, scores, k, mask)
+    quota, mask = check_arguments(values, scores, k, mask, max_k)
     out, selection = select_and_apply(values, scores, quota, boost, mask, order, hard, members=False)
     return TopKResult(out, selection.scores, selection.indices, selection.mask)
 
 
 def select(
     scores: Tensor | Iterable[Tensor],
-    k: int | float,
+    k: int | float | Tensor,
     boost: float | Tensor | Boost | None = None,
     mask: Tensor | None = None,
     order: Order = "score",
     hard: bool = False,
+    max_k: int | None = None,
 ) -> Selection:
     """Make the plan alone: which candidates go to which slot, with which weight; apply it to any number of payloads.
 
@@ -128,19 +136,29 @@ def select(
     >>> picked.mass()
     tensor([0.0335, 0.9665, 0.7713, 0.2287])
 
+    With a count for each row, rows fill different numbers of slots:
+
+    >>> scores, counts = torch.tensor([[0.1, 0.9, 0.7, 0.3], [0.8, 0.2, 0.6, 0.4]]), torch.tensor([2, 1])
+    >>> knockout.select(scores, counts, boost=2.0, max_k=2).indices
+    tensor([[ 1,  2],
+            [ 0, -1]])
+
     The arguments are those of ``knockout.topk``.
     """
     if not isinstance(scores, Tensor):
         scores = join_scores(scores)
-    return _select(scores, check_scores(scores, k, mask), boost, mask, order, hard)
+    quota, mask = check_selection(scores, k, mask, max_k)
+    return _select(scores, quota, boost, mask, order, hard)
 
 
-def check_arguments(values: Tensor, scores: Tensor, k: int | float, mask: Tensor | None) -> Quota:
-    """Check values (..., n, d), scores (..., n), k and mask (..., n). Returns the quota."""
-    quota = check_scores(scores, k, mask)
+def check_arguments(
+    values: Tensor, scores: Tensor, k: int | float | Tensor, mask: Tensor | None, max_k: int | None = None
+) -> tuple[Quota, Tensor | None]:
+    """Check values (..., n, d), and the others as ``check_selection``, which says what is returned."""
+    quota, mask = check_selection(scores, k, mask, max_k)
     batch = scores.shape[:-1] if mask is None else torch.broadcast_shapes(scores.shape[:-1], mask.shape[:-1])
     check_values(values, batch, scores.shape[-1], scores.device)
-    return quota
+    return quota, mask
 
 
 def select_and_apply(
@@ -155,7 +173,7 @@ def select_and_apply(
     check_flag(hard, "hard")
     boost = as_boost(boost, scores.device)
     backend = choose(scores, boost)
-    if hard or not fuses(backend, values, scores, mask):
+    if hard or not fuses(backend, values, scores, mask, quota.counts):
         selection = _play(scores, quota, boost, mask, order, hard, backend)
         return selection._plan.apply(values), selection
     out, *selected = fused_topk(values, scores, mask, quota, boost, order == "position", members, backend)

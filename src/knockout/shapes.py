@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 # How many dimensions follow the batch dimensions of an argument; of all others, one.
-_OWN = {"values": 2, "x": 2, "y": 2, "true": 2, "approx": 2}
+_OWN = {"k": 0, "values": 2, "x": 2, "y": 2, "true": 2, "approx": 2}
 
 
 def check_broadcast(shape: Sequence[int], name: str, batch: Sequence[int], other: str = "scores") -> None:

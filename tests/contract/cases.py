@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from hypothesis import strategies as st
@@ -92,9 +92,11 @@ class Case(NamedTuple):
     through: tuple[bool, bool, bool] = (True, True, True)  # what the loss looks at: values, scores, mass
     d: int = 3
     seed: int = 0
+    counted: bool = False  # whether each row has a k of its own, from 0 to k, which its scores tell
 
     @property
     def slots(self) -> int:
+        """The slots of the result."""
         return Quota.of_fraction(self.k, self.n).k if isinstance(self.k, float) else self.k
 
     def inputs(self) -> Inputs:
@@ -119,11 +121,20 @@ class Case(NamedTuple):
         arrange = MEMORY[self.memory]
         return Inputs(arrange(scores), arrange(values), mask, (gradients[0], gradients[1], gradients[2]))
 
+    def options(self, scores: Tensor, mask: Tensor | None) -> dict[str, Any]:
+        """The arguments of ``knockout.select`` that are no scores."""
+        options = {"k": self.k, "boost": self.boost, "mask": mask, "order": self.order, "hard": self.hard}
+        return options | {"k": self.counts(scores), "max_k": self.slots} if self.counted else options
+
+    def counts(self, scores: Tensor) -> Tensor:
+        """A k for each row."""
+        return (scores.detach() > 0.1).sum(dim=-1) % (self.slots + 1)
+
     def select(self, scores: Tensor, mask: Tensor | None) -> knockout.Selection:
-        return knockout.select(scores, self.k, self.boost, mask=mask, order=self.order, hard=self.hard)
+        return knockout.select(scores, **self.options(scores, mask))
 
     def topk(self, values: Tensor, scores: Tensor, mask: Tensor | None) -> TopKResult:
-        return knockout.topk(values, scores, self.k, self.boost, mask=mask, order=self.order, hard=self.hard)
+        return knockout.topk(values, scores, **self.options(scores, mask))
 
     def topk_inputs(self) -> tuple[Tensor, Tensor, Tensor | None]:
         """Arguments of ``topk``, of which values and scores require a gradient."""
@@ -182,7 +193,7 @@ def run_topk(case: Case) -> tuple[Tensor, ...]:
     """Forward and backward of ``knockout.topk``: its results, and the gradients of scores and values."""
     scores, values, mask, given = case.inputs()
     scores, values = scores.requires_grad_(), values.requires_grad_()
-    out = knockout.topk(values, scores, case.k, case.boost, mask, case.order, case.hard)
+    out = case.topk(values, scores, mask)
     given_typed = [each.to(x.dtype) for each, x in zip(given, out[:2], strict=False)]
     gradients = torch.autograd.grad(out[:2], (scores, values), given_typed)
     return *(each.detach() for each in out), *gradients
@@ -202,6 +213,8 @@ CASES = {
     "empty slots": Case(30, 5, Relative(1), kept=0.1, hard=True, order="position"),
     "invalid rows": Case(30, 5, Relative(1), special=NAN, hard=True, seed=2),
     "fraction": Case(30, 0.3, Relative(1), kept=0.5),
+    "counts": Case(30, 5, Relative(1), counted=True, seed=3),
+    "counts and a mask": Case(30, 12, None, kept=0.5, hard=True, order="position", counted=True),
     "no round": Case(9, 9, Relative(1)),
     "half types": Case(30, 5, Relative(1), torch.float16, torch.bfloat16, memory="transposed"),
     "float64": Case(30, 5, Relative(1), torch.float64, torch.float16, kept=0.5),
@@ -227,9 +240,11 @@ SELECTIONS: dict[str, Callable[[Tensor], knockout.Selection]] = {
 def drawn_cases(draw: st.DrawFn, sizes: st.SearchStrategy[int]) -> Case:
     n = draw(sizes)
     dtype = draw(st.sampled_from(DTYPES))
+    k = draw(st.integers(1, min(n, 8)) | st.integers(1, min(n, 300)) | st.floats(0.001, 0.999))
+    few = n * (k if isinstance(k, int) else k * n + 1) < 2**14  # counts take the reference memory for n members a slot
     return Case(
         n=n,
-        k=draw(st.integers(1, min(n, 8)) | st.integers(1, min(n, 300)) | st.floats(0.001, 0.999)),
+        k=k,
         boost=draw(st.sampled_from([*BOOSTS, *SHARP_BOOSTS])),
         dtype=dtype,
         values_dtype=draw(st.just(dtype) | st.sampled_from(DTYPES)),
@@ -243,4 +258,5 @@ def drawn_cases(draw: st.DrawFn, sizes: st.SearchStrategy[int]) -> Case:
         through=draw(st.tuples(st.booleans(), st.booleans(), st.booleans())),
         d=draw(st.sampled_from([1, 3, 16, 37])),
         seed=draw(st.integers(0, 2**32)),
+        counted=few and draw(st.booleans()),
     )

@@ -14,6 +14,7 @@ from knockout import boost, methods, metrics
 from knockout.nn import TokenPool
 
 V, S = torch.randn(4, 10, 3), torch.randn(4, 10)
+K = torch.arange(4)  # a k for each row
 
 
 @pytest.mark.parametrize(
@@ -29,12 +30,39 @@ V, S = torch.randn(4, 10, 3), torch.randn(4, 10)
         (lambda: knockout.select(S, float("nan")), ValueError, ["k must be an int", "fraction between 0 and 1", "nan"]),
         (lambda: methods.hard(S, 1.5), ValueError, ["k must be an int", "fraction between 0 and 1", "1.5"]),
         (lambda: methods.iterative(S, 1.5), ValueError, ["k must be an int", "fraction between 0 and 1", "1.5"]),
-        (lambda: knockout.select(S, torch.tensor(0.5)), TypeError, ["k must be an int", "fraction", "Tensor"]),
+        (lambda: knockout.select(S, torch.tensor(0.5)), TypeError, ["k as a tensor must have integers", "float32"]),
+        (
+            lambda: knockout.select(S, S[:, 0], max_k=3),
+            TypeError,
+            ["k as a tensor must have integers", "Pass k.long()"],
+        ),
+        (lambda: knockout.select(S, S[:, 0] > 0, max_k=3), TypeError, ["k as a tensor must have integers", "bool"]),
+        (lambda: knockout.select(S, K.to_sparse(), max_k=3), TypeError, ["k must be a dense tensor", "sparse"]),
+        (lambda: knockout.select(S, K), TypeError, ["k as a tensor", "needs max_k", "max_k=..."]),
+        (lambda: knockout.select(S, 3, max_k=3), TypeError, ["max_k must come with a tensor k", "k = 3"]),
+        (lambda: knockout.select(S, 0.3, max_k=3), TypeError, ["max_k must come with a tensor k", "k = 0.3"]),
+        (lambda: knockout.select(S, [1, 2], max_k=3), TypeError, ["max_k must come with a tensor k", "[1, 2]"]),
+        (lambda: knockout.select(S, K, max_k=2.0), TypeError, ["max_k must be an int", "2.0"]),
+        (lambda: knockout.select(S, K, max_k=0), ValueError, ["max_k must be at least 1", "0"]),
+        (lambda: knockout.select(S, K, max_k=11), ValueError, ["max_k must be at most n", "n = 10", "(4, 10)"]),
+        (lambda: knockout.select(S, K, max_k=2), ValueError, ["k must be from 0 to 2", "max_k", "got 3", "clamp"]),
+        (lambda: knockout.select(S, K - 1, max_k=3), ValueError, ["k must be from 0 to 3", "got -1"]),
+        (lambda: knockout.select(S, K[:3], max_k=3), ValueError, ["batch dimensions of k", "(4,)", "(3,)"]),
+        (lambda: knockout.select(S, K.to("meta"), max_k=3), ValueError, ["k must be on the device", "meta", "cpu"]),
+        (lambda: methods.hard(S, K, max_k=2), ValueError, ["k must be from 0 to 2", "got 3"]),
+        (lambda: methods.lapsum(S, K), TypeError, ["k as a tensor", "needs max_k"]),
+        (lambda: methods.softsort(S, 2, max_k=2), TypeError, ["max_k must come with a tensor k"]),
+        (lambda: knockout.nn.TopK(2)(V, S, k=K), ValueError, ["k must be from 0 to 2", "the k of the layer", "got 3"]),
+        (lambda: knockout.nn.TopK(0.3)(V, S, k=K), TypeError, ["k must be None", "a fraction, 0.3"]),
+        (lambda: knockout.nn.TopK(2).select(S, k=2), TypeError, ["k must be a tensor of integers", "int"]),
+        (lambda: TokenPool(3, 2)(V, k=K), ValueError, ["k must be from 0 to 2", "the k of the pool", "got 3"]),
+        (lambda: TokenPool(3, ratio=0.3)(V, k=K), TypeError, ["k must be None", "a ratio, 0.3"]),
+        (lambda: TokenPool(3, 3)(V, k=K.expand(2, 4)), ValueError, ["k must not have more rows than x"]),
         (lambda: knockout.select(S, 0.5j), TypeError, ["k must be an int", "fraction", "complex"]),
         (lambda: knockout.select(S[:, :0], 0.5), ValueError, ["scores must have candidates", "(4, 0)"]),
         (lambda: knockout.topk(V, S, "2"), TypeError, ["k must be an int", "str"]),
         (lambda: knockout.topk(V, S, True), TypeError, ["k must be an int", "bool"]),
-        (lambda: knockout.topk(V, S, torch.tensor(2)), TypeError, ["k must be an int", "Tensor"]),
+        (lambda: knockout.topk(V, S, torch.tensor(2)), TypeError, ["k as a tensor", "needs max_k"]),
         (lambda: knockout.topk(V, S.long(), 2), TypeError, ["scores must be", "int64", "scores.float()"]),
         (lambda: knockout.topk(V.long(), S, 2), TypeError, ["values must be", "int64", "values.float()"]),
         (lambda: knockout.topk(V, S.tolist(), 2), TypeError, ["scores must be a torch.Tensor", "list"]),

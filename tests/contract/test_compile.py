@@ -131,6 +131,31 @@ def test_one_graph_for_every_n_with_a_fraction() -> None:
     assert len(set(graphs)) == 1
 
 
+@pytest.mark.parametrize("backend", SLOW_REFERENCE, indirect=True)
+def test_one_graph_for_all_counts() -> None:
+    counter = CompileCounterWithBackend("aot_eager")
+
+    def pool(values: Tensor, scores: Tensor, k: Tensor) -> TopKResult:
+        return knockout.topk(values, scores, k, 1.0, max_k=4)
+
+    compiled = torch.compile(pool, backend=counter, fullgraph=True)
+    values, scores = inputs(3, 15)
+    for counts in ([4, 4, 4], [1, 2, 3], [0, 0, 1], [0, 0, 0]):
+        k = torch.tensor(counts)
+        out, expected = compiled(values, scores, k), pool(values, scores, k)
+        for one, other in zip(out, expected, strict=True):
+            same_bits(one, other)
+        for one, other in zip(gradients(out, values, scores), gradients(expected, values, scores), strict=True):
+            torch.testing.assert_close(one, other)
+    # Nobody looks at counts in a graph: out of range, they are clamped.
+    for one, other in zip(
+        compiled(values, scores, torch.tensor([-1, 5, 2**40])), pool(values, scores, torch.tensor([0, 4, 4])),
+        strict=True,
+    ):  # fmt: skip
+        same_bits(one, other)
+    assert counter.frame_count == 1
+
+
 class Pool(torch.nn.Module):
     """Its sharpness is a buffer; the boost is made in every pass, or once."""
 

@@ -73,6 +73,21 @@ def test_a_fraction_with_dynamic_n() -> None:
 
 
 @pytest.mark.parametrize("backend", OTHERS, indirect=True)
+def test_counts_with_dynamic_batch_and_n() -> None:
+    pool, batch, n = (
+        Pool(CASES["counts"]),
+        torch.export.Dim("batch", min=2, max=64),
+        torch.export.Dim("n", min=17, max=32),
+    )
+    arguments = (*inputs(4, 20), torch.rand(4, 20) > 0.3)
+    program = torch.export.export(pool, arguments, dynamic_shapes=({0: batch, 1: n},) * 3).module()
+    for size in ((2, 17), (5, 32)):
+        values, scores = inputs(*size)
+        for one, other in zip(program(values, scores, scores > 0), pool(values, scores, scores > 0), strict=True):
+            same_bits(one, other)
+
+
+@pytest.mark.parametrize("backend", OTHERS, indirect=True)
 def test_the_operators_are_in_the_program(backend: str) -> None:
     pool = Pool(CASES["relative"])
     program = torch.export.export(pool, (*inputs(3, 30), None))

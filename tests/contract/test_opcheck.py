@@ -27,6 +27,8 @@ FEW = [
     Case(9, 9, Power(20), values_dtype=torch.float64, batches=BATCHES[4], special=-INF),
     Case(9, 2, Fixed(3), batches=BATCHES[-1]),
     Case(9, 0.3, kept=0.5),
+    Case(9, 4, counted=True, batches=BATCHES[2]),
+    Case(9, 4, counted=True),
 ]
 Call = tuple[str, tuple[Any, ...]]
 
@@ -68,7 +70,8 @@ def check_operator(name: str, calls: list[Call]) -> None:
     for args in own:
         torch.library.opcheck(operator, args)
         if name == "tournament":
-            torch.library.opcheck(operator, (*args[:-1], True))  # with shapes that do not depend on data
+            *rest, _, counts = args
+            torch.library.opcheck(operator, (*rest, True, counts))  # with shapes that do not depend on data
 
 
 @pytest.mark.parametrize("backend", OTHERS, indirect=True)
@@ -80,7 +83,7 @@ def test_opcheck(case: Case) -> None:
 
 
 @pytest.mark.parametrize("backend", ["cpu"], indirect=True)
-@pytest.mark.parametrize("case", [FEW[0], FEW[2], FEW[5], FEW[6]], ids=range(4))
+@pytest.mark.parametrize("case", [FEW[0], FEW[2], FEW[5], FEW[6], FEW[8]], ids=range(5))
 def test_opcheck_of_topk_in_one(case: Case) -> None:
     calls = calls_of(case)
     for name in FUSED:

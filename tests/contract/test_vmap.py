@@ -89,6 +89,22 @@ def test_a_selection_can_be_returned(name: str) -> None:
     same_bits(selection.weights(), expected.weights())
 
 
+@pytest.mark.parametrize("dims", [(0, 0), (0, None), (None, 0)])
+def test_counts_that_are_mapped(dims: tuple[int | None, int | None]) -> None:
+    scores = separated(4, 9) if dims[0] == 0 else separated(9)
+    counts = torch.tensor([2, 0, 4, 7]) if dims[1] == 0 else torch.tensor(3)
+
+    def summed(scores: Tensor, k: Tensor) -> Tensor:
+        return (knockout.select(scores, k, 1.0, max_k=4).weights() @ torch.arange(9.0).double()).square().sum()
+
+    mapped = torch.vmap(torch.func.grad(summed), in_dims=dims)(scores, counts)
+    for row in range(4):
+        own = [x[row] if dim == 0 else x for x, dim in zip((scores, counts), dims, strict=True)]
+        own = [own[0].detach().requires_grad_(), own[1].clamp(max=4)]  # clamped: nobody looks at them under vmap
+        (alone,) = torch.autograd.grad(summed(*own), own[0])
+        torch.testing.assert_close(mapped[row], alone)
+
+
 def test_one_c_of_a_boost_for_all_rows() -> None:
     scores, boost = separated(4, 30), Relative(torch.tensor(1.0))
 

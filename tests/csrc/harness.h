@@ -116,7 +116,7 @@ Result<T> run(const std::vector<T>& scores, const std::vector<uint8_t>& mask, co
   Workspace<T> work(shape);
   RowResults<T> results;
   Result<T> out = forward(row, call, true, work, results, threads);
-  check(results.saved.size() <= saved_length<T>().of(shape.n, shape.k),
+  check(results.saved.size() <= saved_length<T>().of(shape.n, shape.k, shape.least),
         "length of the saved rounds, n = " + std::to_string(shape.n) + ", k = " + std::to_string(shape.k));
   if (shape.n <= kLong) {
     // The same without saved rounds, also in memory that the row before has used.

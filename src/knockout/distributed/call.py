@@ -18,7 +18,7 @@ Reduction = Literal["mean", "sum"]
 class Settings(NamedTuple):
     """The arguments of ``topk`` and ``select`` that are the same on all ranks, checked."""
 
-    k: int | float
+    k: int | float  # or max_k, if each row has a count
     boost: Boost
     order: Order
     hard: bool
@@ -33,7 +33,7 @@ class Call(NamedTuple):
     number: int  # of the call in its process group
     settings: Settings
     sizes: list[int]  # the number of candidates of each rank
-    quota: Quota
+    quota: Quota  # with counts (rows,) if each row has one
     needs_grad: bool  # whether any rank needs the gradient of its scores
 
     @property

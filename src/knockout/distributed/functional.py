@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import fields
 from typing import Any, NamedTuple, get_args
+from zlib import crc32
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 
 from knockout.boost import Boost, as_boost
 from knockout.checks import (
@@ -20,6 +22,7 @@ from knockout.checks import (
     join_scores,
     quota_of,
 )
+from knockout.counts import MAX_K_NEEDS_COUNTS, check_max_k, check_most, counts_of
 from knockout.distributed.agreement import agree
 from knockout.distributed.call import Call, Reduction, Settings, SlotPlacement
 from knockout.distributed.dtensor import layout_of, local_part
@@ -30,6 +33,7 @@ from knockout.functional import Order, TopKResult
 from knockout.ops.boost_code import KINDS
 from knockout.ops.choice import choose
 from knockout.plan import SparsePlan
+from knockout.quota import Quota
 from knockout.rows.sources import RowSource, check_source, reader_of
 from knockout.selection import Selection
 
@@ -38,7 +42,7 @@ from knockout.selection import Selection
 def topk(
     values: Tensor | RowSource,
     scores: Tensor | Iterable[Tensor],
-    k: int | float,
+    k: int | float | Tensor,
     boost: float | Tensor | Boost | None = None,
     mask: Tensor | None = None,
     order: Order = "score",
@@ -46,6 +50,7 @@ def topk(
     group: dist.ProcessGroup | None = None,
     slots: SlotPlacement = "replicated",
     reduction: Reduction = "mean",
+    max_k: int | None = None,
 ) -> TopKResult:
     """``knockout.topk`` of candidates that are distributed over ranks: every rank of a group passes its own candidates.
 
@@ -63,7 +68,8 @@ def topk(
         values: (..., n, d), the values of this rank's candidates, as for ``knockout.topk``.
         scores: (..., n), or chunks of them. n may differ between ranks, and may be 0. The batch dimensions must be the
             same on all ranks.
-        k: how many of the candidates of all ranks to select, or a fraction of them.
+        k: how many of the candidates of all ranks to select, or a fraction of them; or, with ``max_k``, a count for
+            each row, an ordinary tensor (...,) that is the same on all ranks.
         boost: as for ``knockout.topk``.
         mask: (..., n) bool, for this rank's candidates, as for ``knockout.topk``.
         order: as for ``knockout.topk``.
@@ -75,11 +81,12 @@ def topk(
             ranks compute the same loss, this is that loss), or their "sum". Inside of DistributedDataParallel and FSDP,
             which average the gradients of parameters afterwards, use "sum". With sharded slots it is always the sum,
             since each rank's loss is a part of the whole.
+        max_k: as for ``knockout.topk``: at most the number of candidates of all ranks.
 
     DTensors must be sharded on the candidate dimension along one dimension of their mesh; the results are DTensors,
     too. Under ``torch.compile`` the call is a graph break, since the messages depend on the scores.
     """
-    picked = _select("topk", values, scores, k, boost, mask, order, hard, group, slots, reduction)
+    picked = _select("topk", values, scores, k, boost, mask, order, hard, group, slots, reduction, max_k)
     others = (picked.wrap(each) for each in (picked.scores, picked.indices, picked.mask))
     return TopKResult(picked.apply(values), *others)
 
@@ -87,7 +94,7 @@ def topk(
 @torch.compiler.disable
 def select(
     scores: Tensor | Iterable[Tensor],
-    k: int | float,
+    k: int | float | Tensor,
     boost: float | Tensor | Boost | None = None,
     mask: Tensor | None = None,
     order: Order = "score",
@@ -95,6 +102,7 @@ def select(
     group: dist.ProcessGroup | None = None,
     slots: SlotPlacement = "replicated",
     reduction: Reduction = "mean",
+    max_k: int | None = None,
 ) -> Selection:
     """The plan alone, which all ranks can apply to any number of payloads, each rank to those of its own candidates.
 
@@ -104,13 +112,13 @@ def select(
 
     The hard twin is ``torch.topk`` of all scores of all ranks. The arguments are those of ``topk``.
     """
-    return _select("select", None, scores, k, boost, mask, order, hard, group, slots, reduction)
+    return _select("select", None, scores, k, boost, mask, order, hard, group, slots, reduction, max_k)
 
 
 def _select(
-    name: str, values: Tensor | RowSource | None, scores: Tensor | Iterable[Tensor], k: int | float,
+    name: str, values: Tensor | RowSource | None, scores: Tensor | Iterable[Tensor], k: int | float | Tensor,
     boost: float | Tensor | Boost | None, mask: Tensor | None, order: Order, hard: bool,
-    group: dist.ProcessGroup | None, slots: SlotPlacement, reduction: Reduction,
+    group: dist.ProcessGroup | None, slots: SlotPlacement, reduction: Reduction, max_k: int | None,
 ) -> DistributedSelection:  # fmt: skip
     layout = layout_of(scores)
     if layout is not None and group is not None:
@@ -121,12 +129,13 @@ def _select(
         own_scores = local_part(scores, "scores", layout, 1) if isinstance(scores, Tensor) else join_scores(scores)
         own_mask = None if mask is None else local_part(mask, "mask", layout, 1)
         check_scores_and_mask(own_scores, own_mask)
-        settings = Settings(check_k(k), as_boost(boost, own_scores.device), order, hard, slots, reduction)
+        most, counts, own_mask = _quota(own_scores, k, own_mask, max_k)
+        settings = Settings(most, as_boost(boost, own_scores.device), order, hard, slots, reduction)
         check_choice(order, "order", get_args(Order))
         check_flag(hard, "hard")
         check_choice(slots, "slots", get_args(SlotPlacement))
         check_choice(reduction, "reduction", get_args(Reduction))
-        own = _Arguments(own_scores, own_mask, settings)
+        own = _Arguments(own_scores, own_mask, counts, settings)
         if isinstance(values, Tensor):
             check_values(local_part(values, "values", layout, 2), own.batch, own.n, own_scores.device)
         elif values is not None:
@@ -137,6 +146,7 @@ def _select(
         return {
             **own.settings._asdict(),
             "boost": _describe(own.settings.boost),
+            "a checksum of the counts k": None if own.counts is None else crc32(repr(own.counts.tolist()).encode()),
             "the dtype of scores": str(own.scores.dtype).removeprefix("torch."),
             "the batch dimensions of scores": list(own.batch),
             "whether gradients are enabled": torch.is_grad_enabled(),
@@ -148,7 +158,7 @@ def _select(
 
     own, answers, number = agree(ranks, name, prepare, must_match, may_differ)
     sizes, needs_grad = [n for n, _ in answers], any(needs_grad for _, needs_grad in answers)
-    quota = quota_of(own.settings.k, (*own.batch, sum(sizes)))
+    quota = own.quota(sum(sizes))
     call = Call(ranks, number, own.settings, sizes, quota, needs_grad)
     rows = own.batch.numel(), own.n
     result = tournament(own.scores.expand(*own.batch, own.n).reshape(rows), own.active().reshape(rows), call)
@@ -162,6 +172,7 @@ class _Arguments(NamedTuple):
 
     scores: Tensor
     mask: Tensor | None
+    counts: Tensor | None  # of the rows
     settings: Settings
 
     @property
@@ -173,9 +184,34 @@ class _Arguments(NamedTuple):
         batch = self.scores.shape[:-1]
         return batch if self.mask is None else torch.broadcast_shapes(batch, self.mask.shape[:-1])
 
+    def quota(self, n: int) -> Quota:
+        """The quota, for n candidates of all ranks."""
+        shape, most = (*self.batch, n), self.settings.k
+        if self.counts is None:
+            return quota_of(most, shape)
+        assert isinstance(most, int)
+        check_most(most, shape)
+        return Quota(most, counts=self.counts.reshape(-1))
+
     def active(self) -> Tensor:
         active = self.scores != -torch.inf
         return active if self.mask is None else active & self.mask
+
+
+def _quota(
+    scores: Tensor, k: int | float | Tensor, mask: Tensor | None, max_k: int | None
+) -> tuple[int | float, Tensor | None, Tensor | None]:
+    """Check k and ``max_k``. Returns k, or ``max_k`` if there are counts; the counts of the rows; and the mask."""
+    if not isinstance(k, Tensor):
+        if max_k is not None:
+            raise TypeError(MAX_K_NEEDS_COUNTS.format(max_k, k))
+        return check_k(k), None, mask
+    if isinstance(k, DTensor):
+        raise TypeError(
+            "k must be an ordinary tensor, the counts of this rank's rows; got a DTensor. Pass k.to_local()"
+        )
+    max_k = check_max_k(k, max_k)
+    return max_k, *counts_of(scores, k, mask, max_k)
 
 
 def _describe(boost: Boost) -> str:

@@ -43,7 +43,7 @@ class RowOwner:
     """
 
     def __init__(self, received: Tensor, routing: Routing, call: Call) -> None:
-        self._call, self._pruned = call, routing.pruned
+        self._call, self._pruned, self._own_rows = call, routing.pruned, routing.own_rows
         self._sent_counts = [counts[routing.own_rows] for counts in routing.sent_counts]  # [rank][row]
         self._rows = len(self._sent_counts[0])
         self._received_counts = [sum(counts) for counts in zip(*self._sent_counts, strict=True)]  # by row
@@ -78,11 +78,15 @@ class RowOwner:
     def play(self) -> FlatPlan:
         """Play the tournament of each row."""
         k, boost, order, hard, *_ = self._call.settings
+        counts = self._call.quota.counts
+        quota = {"k": k} if counts is None else {"k": counts[self._own_rows], "max_k": k}
         needs_grad = self._call.needs_grad
         # A graph of its own, which checkpoints must not see: in the backward pass they would recompute the call on this
         # rank alone, and it would wait for the others.
         with torch.set_grad_enabled(needs_grad), saved_tensors_hooks(lambda saved: saved.detach(), lambda saved: saved):
-            picked = functional.select(self._scores.requires_grad_(needs_grad), k, boost, order=order, hard=hard)
+            picked = functional.select(
+                self._scores.requires_grad_(needs_grad), **quota, boost=boost, order=order, hard=hard
+            )
         plan = picked._plan
         assert isinstance(plan, SparsePlan)
         is_member = plan.member < self._n

@@ -111,7 +111,7 @@ class BinEdges:
 def applies(boost: Boost, quota: Quota, n: int) -> bool:
     """Whether to prune: there must be enough candidates, and the boost must be one whose bounds are known here."""
     enough = n >= MIN_CANDIDATES and n > 4 * quota.k
-    return enough and not quota.numerator and type(boost) in (Relative, Fixed, Base, Power)
+    return enough and not quota.varies and type(boost) in (Relative, Fixed, Base, Power)
 
 
 def prunable_bins(histogram: Histogram, k: int, boost: Boost, dtype: torch.dtype) -> Tensor:

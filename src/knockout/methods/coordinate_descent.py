@@ -13,11 +13,12 @@ from knockout.selection import Selection
 
 def coordinate_descent(
     scores: Tensor,
-    k: int | float,
+    k: int | float | Tensor,
     temperature: float = 0.1,
     steps: int = 50,
     mask: Tensor | None = None,
     order: Order = "score",
+    max_k: int | None = None,
 ) -> Selection:
     """A k-hot mask: ``min(1, exp(s_j / temperature - t))``, with a t at which it sums to about k.
 
@@ -34,7 +35,7 @@ def coordinate_descent(
     O(steps n + k d).
     """
     check_whole(steps, "steps")
-    top = hard_topk(scores, k, mask, order, temperature)
+    top = hard_topk(scores, k, mask, order, temperature, max_k)
     # Before convergence the mask depends on where the scores lie; so the origin, the k-th best, is differentiated too.
     z = top.scaled(temperature, origin=top.last_score())
     log_count = torch.log(top.slot_count.clamp(min=1).to(z.dtype))

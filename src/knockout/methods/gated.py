@@ -13,11 +13,12 @@ from knockout.selection import Selection
 
 def gated(
     scores: Tensor,
-    k: int | float,
+    k: int | float | Tensor,
     temperature: float = 1.0,
     scale: float = 1.0,
     mask: Tensor | None = None,
     order: Order = "score",
+    max_k: int | None = None,
 ) -> Selection:
     """The top k value rows, each scaled by ``scale * sigmoid(s / temperature)``.
 
@@ -33,7 +34,7 @@ def gated(
     Time O(n + k d), memory O(n + k d).
     """
     check_positive(scale, "scale")
-    top = top_scores(scores, k, mask, order, temperature)
+    top = top_scores(scores, k, mask, order, temperature, max_k)
     most = torch.finfo(top.key.dtype).max
     gate = torch.sigmoid(top.leader_score() * min(1.0 / temperature, most))
     return top.selection(GatedPlan, min(scale, most) * gate)

@@ -15,12 +15,13 @@ from knockout.selection import Selection
 
 def gumbel(
     scores: Tensor,
-    k: int | float,
+    k: int | float | Tensor,
     temperature: float = 0.1,
     noise: bool = True,
     generator: torch.Generator | None = None,
     mask: Tensor | None = None,
     order: Order = "score",
+    max_k: int | None = None,
 ) -> Selection:
     """A relaxed sample of k candidates, in proportion to the exponentials of their scores and without replacement.
 
@@ -46,7 +47,7 @@ def gumbel(
         exponential.exponential_(generator=generator)
         return score - torch.log(exponential.clamp(min=torch.finfo(score.dtype).tiny))
 
-    ranking = rank(scores, k, mask, order, add_noise if noise else None)
+    ranking = rank(scores, k, mask, order, max_k, add_noise if noise else None)
     active, remaining = ranking.active, ranking.key
     limits = torch.finfo(remaining.dtype)
     sharpness = min(1.0 / temperature, limits.max)

@@ -6,14 +6,21 @@ import torch
 from torch import Tensor
 
 from knockout.candidates import candidates, invalidate, position_order, sort_key
-from knockout.checks import check_choice, check_scores
+from knockout.checks import check_choice
+from knockout.counts import check_selection
 from knockout.functional import ORDERS, Order
 from knockout.ops.choice import choose
 from knockout.plan import SparsePlan
 from knockout.selection import Selection
 
 
-def hard(scores: Tensor, k: int | float, mask: Tensor | None = None, order: Order = "score") -> Selection:
+def hard(
+    scores: Tensor,
+    k: int | float | Tensor,
+    mask: Tensor | None = None,
+    order: Order = "score",
+    max_k: int | None = None,
+) -> Selection:
     """``torch.topk`` as a Selection: values get gradients, scores get none.
 
     Ties are broken as ``torch.topk`` breaks them, which it does not specify. O(n) time and memory.
@@ -23,7 +30,7 @@ def hard(scores: Tensor, k: int | float, mask: Tensor | None = None, order: Orde
     tensor([[0., 1., 0., 0.],
             [0., 0., 1., 0.]])
     """
-    quota = check_scores(scores, k, mask)
+    quota, mask = check_selection(scores, k, mask, max_k)
     check_choice(order, "order", ORDERS)
     score, active, valid = candidates(scores.detach(), mask)
     n = scores.shape[-1]

@@ -16,11 +16,12 @@ from knockout.selection import Selection
 
 def iterative(
     scores: Tensor,
-    k: int | float,
+    k: int | float | Tensor,
     peaked: bool = True,
     alpha: float = 1.0,
     mask: Tensor | None = None,
     order: Order = "score",
+    max_k: int | None = None,
 ) -> Selection:
     """k times: weigh all remaining candidates by their distance from the best one, then remove the best one.
 
@@ -44,7 +45,7 @@ def iterative(
     """
     check_flag(peaked, "peaked")
     check_positive(alpha, "alpha")
-    ranking = rank(scores, k, mask, order)
+    ranking = rank(scores, k, mask, order, max_k)
     ranked = ranking.order
     position = torch.arange(ranked.shape[-1], device=ranked.device).expand(ranked.shape)
     step = torch.where(ranking.active, torch.empty_like(ranked).scatter(-1, ranked, position), -1)

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from knockout.candidates import candidates, invalidate, position_order, sort_key
-from knockout.checks import check_choice, check_positive, check_scores
+from knockout.checks import check_choice, check_positive
+from knockout.counts import check_selection
 from knockout.dtypes import computing_dtype
 from knockout.functional import ORDERS, Order
 from knockout.ops.choice import choose
@@ -70,9 +71,11 @@ class HardTopK(NamedTuple):
         return _gated_selection(self, KHotPlan, weight, leader_score, khot=khot)
 
 
-def hard_topk(scores: Tensor, k: int | float, mask: Tensor | None, order: Order, temperature: float) -> HardTopK:
+def hard_topk(
+    scores: Tensor, k: int | float | Tensor, mask: Tensor | None, order: Order, temperature: float, max_k: int | None
+) -> HardTopK:
     """Check the arguments that the methods have in common, and find the top k."""
-    quota = check_scores(scores, k, mask)
+    quota, mask = check_selection(scores, k, mask, max_k)
     check_choice(order, "order", ORDERS)
     check_positive(temperature, "temperature")
     score, active, valid = candidates(scores, mask)
@@ -104,9 +107,11 @@ class TopScores(NamedTuple):
         return _gated_selection(self, plan, weight, self.leader_score(), **fields)
 
 
-def top_scores(scores: Tensor, k: int | float, mask: Tensor | None, order: Order, temperature: float) -> TopScores:
+def top_scores(
+    scores: Tensor, k: int | float | Tensor, mask: Tensor | None, order: Order, temperature: float, max_k: int | None
+) -> TopScores:
     """Check the arguments that the methods have in common, and find the best k + 1 scores, in one pass over them."""
-    quota = check_scores(scores, k, mask)
+    quota, mask = check_selection(scores, k, mask, max_k)
     check_choice(order, "order", ORDERS)
     check_positive(temperature, "temperature")
     key = scores.to(computing_dtype(scores.dtype))
@@ -115,7 +120,7 @@ def top_scores(scores: Tensor, k: int | float, mask: Tensor | None, order: Order
     n = key.shape[-1]
     best, index = key.topk(min(quota.k + 1, n), dim=-1)  # torch.topk puts NaN first
     active = best != -torch.inf
-    slots = quota.slot_count(key != -torch.inf) if quota.numerator else active[..., : quota.k].sum(dim=-1, keepdim=True)
+    slots = quota.slot_count(key != -torch.inf) if quota.varies else active[..., : quota.k].sum(dim=-1, keepdim=True)
     filled = torch.arange(quota.k, device=key.device) < slots
     all_selected = (slots == n) | ~active.gather(-1, slots.clamp(max=best.shape[-1] - 1))
     valid = best[..., :1] < torch.inf

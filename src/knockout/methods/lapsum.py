@@ -11,7 +11,12 @@ from knockout.selection import Selection
 
 
 def lapsum(
-    scores: Tensor, k: int | float, temperature: float = 0.1, mask: Tensor | None = None, order: Order = "score"
+    scores: Tensor,
+    k: int | float | Tensor,
+    temperature: float = 0.1,
+    mask: Tensor | None = None,
+    order: Order = "score",
+    max_k: int | None = None,
 ) -> Selection:
     """A k-hot mask: the Laplace distribution function of each score's distance from a threshold.
 
@@ -26,7 +31,7 @@ def lapsum(
     The Selection is the top k value rows scaled by the mask, ``mass()`` the whole mask. Time O(n log n + k d), memory
     O(n + k d).
     """
-    return select_by_distribution(Laplace(), scores, k, temperature, mask, order)
+    return select_by_distribution(Laplace(), scores, k, temperature, mask, order, max_k)
 
 
 class Laplace(Distribution):

@@ -12,7 +12,12 @@ from knockout.selection import Selection
 
 
 def lml(
-    scores: Tensor, k: int | float, temperature: float = 0.1, mask: Tensor | None = None, order: Order = "score"
+    scores: Tensor,
+    k: int | float | Tensor,
+    temperature: float = 0.1,
+    mask: Tensor | None = None,
+    order: Order = "score",
+    max_k: int | None = None,
 ) -> Selection:
     """A k-hot mask: sigmoids of ``s_j / temperature - t``, with the t at which they sum to k.
 
@@ -27,7 +32,7 @@ def lml(
     The Selection is the top k value rows scaled by the mask, ``mass()`` the whole mask. Time O(n + k d), memory
     O(n + k d).
     """
-    return select_by_distribution(Logistic(), scores, k, temperature, mask, order)
+    return select_by_distribution(Logistic(), scores, k, temperature, mask, order, max_k)
 
 
 class Logistic(Distribution):

@@ -15,7 +15,12 @@ from knockout.selection import Selection
 
 
 def neuralsort(
-    scores: Tensor, k: int | float, temperature: float = 1.0, mask: Tensor | None = None, order: Order = "score"
+    scores: Tensor,
+    k: int | float | Tensor,
+    temperature: float = 1.0,
+    mask: Tensor | None = None,
+    order: Order = "score",
+    max_k: int | None = None,
 ) -> Selection:
     """Slot i of n: a softmax of ``((n + 1 - 2 i) s_j - sum over m of |s_j - s_m|) / temperature``.
 
@@ -31,7 +36,7 @@ def neuralsort(
     Time O(k n d); memory O(n d) plus a few chunks of 2**22 weights, backward included.
     """
     check_positive(temperature, "temperature")
-    ranking = rank(scores, k, mask, order)
+    ranking = rank(scores, k, mask, order, max_k)
     distance = distances(ranking.score, ranking.active, ranking.order)
     return ranking.selection(
         NeuralSortPlan,

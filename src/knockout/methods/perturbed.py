@@ -19,12 +19,13 @@ from knockout.selection import Selection
 
 def perturbed(
     scores: Tensor,
-    k: int | float,
+    k: int | float | Tensor,
     temperature: float = 0.1,
     samples: int = 100,
     generator: torch.Generator | None = None,
     mask: Tensor | None = None,
     order: Order = "score",
+    max_k: int | None = None,
 ) -> Selection:
     """Slot i: how often each candidate ranks i-th when Gaussian noise is added to the scores, over ``samples`` draws.
 
@@ -44,7 +45,7 @@ def perturbed(
     check_positive(temperature, "temperature")
     check_whole(samples, "samples", least=2)
     check_generator(generator)
-    ranking = rank(scores, k, mask, order)
+    ranking = rank(scores, k, mask, order, max_k)
     score, active = ranking.score, ranking.active.unsqueeze(-2)
     noise = torch.randn(
         (*score.shape[:-1], samples, score.shape[-1]), dtype=score.dtype, device=score.device, generator=generator

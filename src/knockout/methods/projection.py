@@ -11,7 +11,12 @@ from knockout.selection import Selection
 
 
 def projection(
-    scores: Tensor, k: int | float, temperature: float = 1.0, mask: Tensor | None = None, order: Order = "score"
+    scores: Tensor,
+    k: int | float | Tensor,
+    temperature: float = 1.0,
+    mask: Tensor | None = None,
+    order: Order = "score",
+    max_k: int | None = None,
 ) -> Selection:
     """A sparse k-hot mask: the point of ``0 <= p <= 1, sum of p = k`` that is nearest to ``scores / temperature``.
 
@@ -26,7 +31,7 @@ def projection(
     The Selection is the top k value rows scaled by the mask, ``mass()`` the whole mask. Time O(n log n + k d), memory
     O(n + k d).
     """
-    return select_by_distribution(Uniform(), scores, k, temperature, mask, order)
+    return select_by_distribution(Uniform(), scores, k, temperature, mask, order, max_k)
 
 
 class Uniform(Distribution):

@@ -17,11 +17,12 @@ from knockout.torch_private import is_transforming
 
 def sinkhorn(
     scores: Tensor,
-    k: int | float,
+    k: int | float | Tensor,
     temperature: float = 0.1,
     steps: int = 50,
     mask: Tensor | None = None,
     order: Order = "score",
+    max_k: int | None = None,
 ) -> Selection:
     """Optimal transport of one unit from each candidate to k slots of capacity 1 and a remainder of capacity n - k.
 
@@ -43,7 +44,7 @@ def sinkhorn(
     """
     check_positive(temperature, "temperature")
     check_whole(steps, "steps")
-    ranking = rank(scores, k, mask, order)
+    ranking = rank(scores, k, mask, order, max_k)
     score = standardize(ranking.score, ranking.active)
     slots = ranking.slot_count
     rest = ranking.active_count - slots

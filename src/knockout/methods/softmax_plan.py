@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from knockout.candidates import best_first, candidates, invalidate, position_order
-from knockout.checks import check_choice, check_scores
+from knockout.checks import check_choice
+from knockout.counts import check_selection
 from knockout.functional import ORDERS, Order
 from knockout.plan import DensePlan
 from knockout.selection import Selection
@@ -134,16 +135,17 @@ class Ranking(NamedTuple):
 
 def rank(
     scores: Tensor,
-    k: int | float,
+    k: int | float | Tensor,
     mask: Tensor | None,
     slots: Order,
+    max_k: int | None,
     add_noise: Callable[[Tensor], Tensor] | None = None,
 ) -> Ranking:
     """Check scores, k, mask and the order of the slots, and rank the candidates by their scores.
 
     If ``add_noise`` is given, they are ranked by what it makes of the scores.
     """
-    quota = check_scores(scores, k, mask)
+    quota, mask = check_selection(scores, k, mask, max_k)
     check_choice(slots, "order", ORDERS)
     score, active, valid = candidates(scores, mask)
     key = score if add_noise is None else add_noise(score)

@@ -16,11 +16,12 @@ from knockout.selection import Selection
 
 def softsort(
     scores: Tensor,
-    k: int | float,
+    k: int | float | Tensor,
     temperature: float = 0.1,
     power: int = 1,
     mask: Tensor | None = None,
     order: Order = "score",
+    max_k: int | None = None,
 ) -> Selection:
     """Slot i: a softmax of how close each score is to the i-th best, ``-|s_(i) - s_j|^power / temperature``.
 
@@ -37,7 +38,7 @@ def softsort(
     """
     check_positive(temperature, "temperature")
     check_choice(check_whole(power, "power"), "power", (1, 2))
-    ranking = rank(scores, k, mask, order)
+    ranking = rank(scores, k, mask, order, max_k)
     return ranking.selection(SoftSortPlan, top_score=ranking.leader_score(), temperature=temperature, power=power)
 
 

@@ -13,7 +13,12 @@ from knockout.selection import Selection
 
 
 def straight_through(
-    scores: Tensor, k: int | float, temperature: float = 1.0, mask: Tensor | None = None, order: Order = "score"
+    scores: Tensor,
+    k: int | float | Tensor,
+    temperature: float = 1.0,
+    mask: Tensor | None = None,
+    order: Order = "score",
+    max_k: int | None = None,
 ) -> Selection:
     """The top k value rows unchanged; backward as if their weights were those of ``softmax(scores / temperature)``.
 
@@ -28,7 +33,7 @@ def straight_through(
 
     Time O(n + k d), memory O(n + k d).
     """
-    top = hard_topk(scores, k, mask, order, temperature)
+    top = hard_topk(scores, k, mask, order, temperature, max_k)
     hard = torch.zeros_like(top.score).scatter(-1, top.leader, top.filled.to(top.score.dtype))
     soft = active_softmax(top.scaled(temperature), top.active)
     return top.selection(with_gradient_of(hard, soft))

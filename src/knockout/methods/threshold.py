@@ -14,7 +14,12 @@ from knockout.selection import Selection
 
 
 def threshold(
-    scores: Tensor, k: int | float, temperature: float = 0.1, mask: Tensor | None = None, order: Order = "score"
+    scores: Tensor,
+    k: int | float | Tensor,
+    temperature: float = 0.1,
+    mask: Tensor | None = None,
+    order: Order = "score",
+    max_k: int | None = None,
 ) -> Selection:
     """A mask of sigmoids of ``(s_j - t) / temperature``, t halfway between the k-th and the next score.
 
@@ -28,7 +33,7 @@ def threshold(
     The Selection is the top k value rows scaled by the mask. The whole mask, ``mass()``, takes one more pass over the
     scores. Time and memory O(n + k d).
     """
-    top = top_scores(scores, k, mask, order, temperature)
+    top = top_scores(scores, k, mask, order, temperature, max_k)
     last = top.best.gather(-1, (top.slot_count - 1).clamp(min=0))
     following = top.best.gather(-1, top.slot_count.clamp(max=top.best.shape[-1] - 1))
     halfway = torch.where(top.all_selected, last, 0.5 * last + 0.5 * following)

@@ -40,13 +40,14 @@ class Distribution(ABC):
 def select_by_distribution(
     distribution: Distribution,
     scores: Tensor,
-    k: int | float,
+    k: int | float | Tensor,
     temperature: float,
     mask: Tensor | None,
     order: Order,
+    max_k: int | None,
 ) -> Selection:
     """The top k, scaled by the mask ``F(scores / temperature - t)`` that sums to k."""
-    top = hard_topk(scores, k, mask, order, temperature)
+    top = hard_topk(scores, k, mask, order, temperature, max_k)
     z = top.scaled(temperature)
     # Where all active candidates are selected, no threshold exists, and all weights are 1 anyway: solve for a sum that
     # is less by a half.

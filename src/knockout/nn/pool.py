@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from torch.nn.functional import linear, pad
 
 from knockout.boost import Boost
-from knockout.checks import check_fraction, check_tokens, check_unpool, check_whole
+from knockout.checks import check_expands, check_fraction, check_tokens, check_unpool, check_whole
+from knockout.counts import check_counts
 from knockout.dtypes import computing_dtype, full_precision
 from knockout.functional import Order
 from knockout.nn.topk import TopK
@@ -133,12 +134,17 @@ class TokenPool(nn.Module):
         self.scorer = Scorer(self.dim) if scorer is None else scorer
         self.topk = TopK(count, boost, order, hard, hard_eval, gate)
 
-    def forward(self, x: Tensor, mask: Tensor | None = None, positions: Tensor | None = None) -> Pooled:
+    def forward(
+        self, x: Tensor, mask: Tensor | None = None, positions: Tensor | None = None, k: Tensor | None = None
+    ) -> Pooled:
         """Tokens (..., n, dim), mask (..., n) bool, True for real tokens, positions (..., n) -> ``Pooled``.
 
         Positions are by default 0, 1, ..., n - 1. For a sequence that was pooled before, pass those of the ``Pooled``.
+        ``k``: an integer tensor (...,), how many tokens of each sequence to pass on in this call: at most the k of the
+        pool, and like it, those always kept included.
         """
         check_tokens(x, mask, positions, self.dim)
+        k = None if k is None else self._counts(k, x)
         n = x.shape[-2]
         if positions is None:
             positions = torch.arange(n, device=x.device)
@@ -150,7 +156,7 @@ class TokenPool(nn.Module):
             padding = (0, self.keep + 1)
             x, mask, positions = pad(x, (0, 0, *padding)), pad(mask, padding), pad(positions, padding)
         rest = self._pool(
-            x[..., self.keep :, :], None if mask is None else mask[..., self.keep :], positions[..., self.keep :]
+            x[..., self.keep :, :], None if mask is None else mask[..., self.keep :], positions[..., self.keep :], k
         )
         if not self.keep:
             return rest
@@ -179,14 +185,29 @@ class TokenPool(nn.Module):
         with torch.no_grad():
             self.topk.calibrate(self._scores(_without_padding(x, mask)), mask)
 
-    def select(self, scores: Tensor, mask: Tensor | None) -> Selection:
-        """The selection by scores (..., n). Override this for another way to select."""
-        return self.topk.select(scores, mask)
+    def select(self, scores: Tensor, mask: Tensor | None, k: Tensor | None = None) -> Selection:
+        """The selection by scores (..., n). Override this for another way to select.
 
-    def _pool(self, x: Tensor, mask: Tensor | None, positions: Tensor) -> Pooled:
+        ``k`` is passed only if the pool was called with it; tokens that are always kept are not counted.
+        """
+        return self.topk.select(scores, mask, k)
+
+    def _counts(self, k: Tensor, x: Tensor) -> Tensor:
+        """Counts (...,) of a call, without the tokens that are always kept."""
+        if not isinstance(self.topk.k, int):
+            raise TypeError(
+                f"k must be None for a pool with a ratio, {self.topk.k}; got {type(k).__name__}. Make the pool with k, "
+                "the most tokens to pass on"
+            )
+        check_counts(k, self.topk.k + self.keep, "the k of the pool")
+        check_expands(k.unsqueeze(-1), "k", x)
+        return (k.long() - self.keep).clamp(min=0)
+
+    def _pool(self, x: Tensor, mask: Tensor | None, positions: Tensor, k: Tensor | None) -> Pooled:
         """Pool all tokens, none of which is kept."""
         x = _without_padding(x, mask)
-        selection = self.select(self._scores(x), mask)
+        scores = self._scores(x)
+        selection = self.select(scores, mask) if k is None else self.select(scores, mask, k)
         pooled_positions = selection.apply(positions.unsqueeze(-1)).squeeze(-1)
         return Pooled(
             self.topk.pick(selection, x),

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from knockout.boost import DEFAULT, Adaptive, Boost, Fixed, Relative
-from knockout.checks import check_choice, check_flag, check_k, check_scores, check_scores_and_mask, join_scores
+from knockout.checks import check_choice, check_flag, check_k, check_scores_and_mask, join_scores
+from knockout.counts import check_counts, check_selection
 from knockout.functional import Order, TopKResult, check_arguments, select, select_and_apply
 from knockout.nn.calibration import boost_and_buffers, is_readable, measured_unit
 from knockout.quota import DENOMINATOR, Quota
@@ -154,25 +155,39 @@ class TopK(nn.Module):
             )
         self.unit.copy_(unit)
 
-    def select(self, scores: Tensor | Iterable[Tensor], mask: Tensor | None = None) -> Selection:
-        """Scores (..., n), or chunks of them -> the Selection, which can be applied to any number of tensors."""
+    def select(
+        self, scores: Tensor | Iterable[Tensor], mask: Tensor | None = None, k: Tensor | None = None
+    ) -> Selection:
+        """Scores (..., n), or chunks of them -> the Selection, which can be applied to any number of tensors.
+
+        ``k``: how many each row selects in this call, as for ``forward``.
+        """
         if not isinstance(scores, Tensor):
             scores = join_scores(scores)
-        k, hard = self._slots(scores), self._is_hard()
-        boost = self._measured_boost(scores, k, mask)
+        (k_now, max_k), hard = self._slots(scores, k), self._is_hard()
+        boost = self._measured_boost(scores, k_now, max_k, mask)
         if hard and not self.training:
-            selection = select(scores.detach(), k, SHARPEST, mask, self.order, hard)
+            selection = select(scores.detach(), k_now, SHARPEST, mask, self.order, hard, max_k)
             assert selection._origin is not None
             selection._origin = selection._origin._replace(boost=boost)  # whose unit gates take
             return selection
-        selection = select(scores, k, boost, mask, self.order, hard)
+        selection = select(scores, k_now, boost, mask, self.order, hard, max_k)
         if self._reports():
             remember(self, selection)
         return selection
 
-    def _slots(self, scores: Tensor) -> int | float:
-        """The k of ``knockout.select``."""
-        return self._numerator / DENOMINATOR if self._numerator else min(self.k, scores.shape[-1])
+    def _slots(self, scores: Tensor, k: Tensor | None) -> tuple[int | float | Tensor, int | None]:
+        """The k and the max_k of ``knockout.select``."""
+        if k is None:
+            return self._numerator / DENOMINATOR if self._numerator else min(self.k, scores.shape[-1]), None
+        if not isinstance(self.k, int):
+            raise TypeError(
+                f"k must be None for a layer whose own k is a fraction, {self.k}; got {type(k).__name__}. Make the "
+                "layer with an int, the most that a row may select"
+            )
+        check_counts(k, self.k, "the k of the layer")
+        max_k = min(self.k, scores.shape[-1])
+        return k.clamp(max=max_k), max_k
 
     def _is_hard(self) -> bool:
         return self.hard if self.training or self.hard_eval is None else self.hard_eval
@@ -181,7 +196,7 @@ class TopK(nn.Module):
         """Whether a selection is a training step, which ``knockout.report`` tells about."""
         return self.training and torch.is_grad_enabled()
 
-    def _measured_boost(self, scores: Tensor, k: int | float, mask: Tensor | None) -> Boost:
+    def _measured_boost(self, scores: Tensor, k: int | float | Tensor, max_k: int | None, mask: Tensor | None) -> Boost:
         """The current boost, with a unit that is measured now if it has to be; its numbers as floats if at hand."""
         if not isinstance(self._boost, Adaptive):
             return self.boost
@@ -191,7 +206,7 @@ class TopK(nn.Module):
         # There is no number in a meta tensor, and one for each part of a vmap.
         measures = self.training and not number and not is_transforming() and (unit.is_meta or not scores.is_meta)
         if measures:
-            check_scores(scores, k, mask)
+            check_selection(scores, k, mask, max_k)
             self._measure(scores, mask)
             number = unit.item() if readable else 0.0
         if not (readable and number and is_readable(sharpness)):
@@ -208,19 +223,25 @@ class TopK(nn.Module):
             self.unit.copy_(torch.where(self.unit > 0, self.unit, unit))
 
     def forward(
-        self, values: Tensor | RowSource, scores: Tensor | Iterable[Tensor], mask: Tensor | None = None
+        self,
+        values: Tensor | RowSource,
+        scores: Tensor | Iterable[Tensor],
+        mask: Tensor | None = None,
+        k: Tensor | None = None,
     ) -> TopKResult:
         """Values (..., n, d), scores (..., n), mask (..., n) -> (values (..., k, d), scores, indices, mask).
 
-        A row source instead of values, and chunks instead of scores, are taken as by ``knockout.topk``.
+        A row source instead of values, and chunks instead of scores, are taken as by ``knockout.topk``. ``k``: an
+        integer tensor (...,), how many each row selects in this call: from 0 to the k of the layer, which must be an
+        int. The result has the layer's number of slots in any case.
         """
         if not isinstance(scores, Tensor) or not isinstance(values, Tensor) or self.gate or self._is_hard():
-            picked = self.select(scores, mask)
+            picked = self.select(scores, mask, k)
             return TopKResult(self.pick(picked, values), picked.scores, picked.indices, picked.mask)
-        k = self._slots(scores)
-        quota = check_arguments(values, scores, k, mask)
-        boost = self._measured_boost(scores, k, mask)
-        out, picked = select_and_apply(values, scores, quota, boost, mask, self.order, False, members=self._reports())
+        k_now, max_k = self._slots(scores, k)
+        quota, active = check_arguments(values, scores, k_now, mask, max_k)
+        boost = self._measured_boost(scores, k_now, max_k, mask)
+        out, picked = select_and_apply(values, scores, quota, boost, active, self.order, False, members=self._reports())
         if self._reports():
             remember(self, picked)
         return TopKResult(out, picked.scores, picked.indices, picked.mask)

@@ -71,7 +71,7 @@ def _check_weights(weight: Tensor, member: Tensor) -> None:
     _check_shape(weight, "weight", member.shape)
 
 
-def _check_scores(scores: Tensor, mask: Tensor | None, k: int, numerator: int) -> None:
+def _check_scores(scores: Tensor, mask: Tensor | None, k: int, numerator: int, counts: Tensor | None) -> None:
     _check_tensor(scores, "scores", DTYPES, scores)
     _require(scores.dim() > 0, "scores must have shape (*batch, n); got a tensor without dimensions")
     if mask is not None:
@@ -85,6 +85,13 @@ def _check_scores(scores: Tensor, mask: Tensor | None, k: int, numerator: int) -
         _require(
             slots == k, f"k must be the fraction numerator / 2^30 of n = {n}, rounded up, which is {slots}; got {k}"
         )
+    if counts is not None:
+        _require(not numerator, f"counts must be None with a fraction; got a tensor, and numerator = {numerator}")
+        _check_tensor(counts, "counts", (torch.int64,), scores)
+        _check_shape(counts, "counts", scores.shape[:-1])
+        if counts.is_cpu and counts.numel():
+            least, most = (int(x) for x in counts.aminmax())
+            _require(least >= 1 and most <= k, f"counts must be from 1 to k = {k}; got {least if least < 1 else most}")
 
 
 def _check_boost(
@@ -111,24 +118,25 @@ def _check_number(number: float, tensor: Tensor | None, name: str, least: float)
 
 def _check_tournament(
     scores: Tensor, mask: Tensor | None, c_tensor: Tensor | None, unit_tensor: Tensor | None, k: int, numerator: int,
-    kind: int, alpha: int, c: float, unit: float, *_: bool,
+    kind: int, alpha: int, c: float, unit: float, by_position: bool, save: bool, fixed: bool,
+    counts: Tensor | None = None,
 ) -> None:  # fmt: skip
-    _check_scores(scores, mask, k, numerator)
+    _check_scores(scores, mask, k, numerator, counts)
     _check_boost(c_tensor, unit_tensor, kind, alpha, c, unit)
 
 
 def _check_tournament_backward(
     d_weight: Tensor | None, d_score: Tensor | None, scores: Tensor, mask: Tensor | None, c_tensor: Tensor | None,
     unit_tensor: Tensor | None, member: Tensor, saved: Tensor, k: int, numerator: int, kind: int, alpha: int, c: float,
-    unit: float, _: bool, saved_length: SavedLength | None = None,
+    unit: float, _: bool, counts: Tensor | None = None, saved_length: SavedLength | None = None,
 ) -> None:  # fmt: skip
-    _check_scores(scores, mask, k, numerator)
+    _check_scores(scores, mask, k, numerator, counts)
     _check_boost(c_tensor, unit_tensor, kind, alpha, c, unit)
     batch, number = scores.shape[:-1], (computing_dtype(scores.dtype),)
     _check_members(member, None, scores)
     _check_shape(member, "member", (*batch, k, member.shape[-1]))
     # The members are as many as there can be. If nothing is saved, the rounds are played again.
-    rounds = Quota(k, numerator).rounds(scores.shape[-1])
+    rounds = Quota(k, numerator, counts).rounds(scores.shape[-1])
     _check_tensor(saved, "saved", (torch.int32,), scores)
     length = saved_length(k, rounds, number[0].itemsize) if saved_length else 0
     _check_shape(saved, "saved", (*batch, length))

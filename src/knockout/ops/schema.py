@@ -7,8 +7,8 @@ slot:
                          (*batch, k, m), score (*batch, k), leader (*batch, k) int64, filled (*batch, k) bool, valid
                          (*batch, 1) bool, saved: see ``Selected`` in reference/tournament.py. ``save``: whether there
                          will be a backward pass. ``fixed``: shapes must not depend on data. The boost is a
-                         ``BoostCode``; ``c_tensor`` replaces its c, and ``unit_tensor`` its unit. k and
-                         ``numerator`` are a ``Quota``.
+                         ``BoostCode``; ``c_tensor`` replaces its c, and ``unit_tensor`` its unit. k, ``numerator``
+                         and ``counts`` (*batch) int64 are a ``Quota``.
 ``tournament_backward``  gradients of weight and score -> the gradient of scores (*batch, n)
 ``blend``                values (*rows, n, d), weight and member (*batch, k, m), valid (*batch, 1) -> (*batch, k, d)
 ``spread``               grad (*batch, k, d), weight, member -> (*rows, n, d) = shape
@@ -38,12 +38,12 @@ QUOTA_AND_BOOST = "SymInt k, int numerator, int kind, int alpha, float c, float 
 SCHEMAS = {
     "tournament": (
         f"(Tensor scores, Tensor? mask, Tensor? c_tensor, Tensor? unit_tensor, {QUOTA_AND_BOOST}, bool save, "
-        "bool fixed) -> "
+        "bool fixed, Tensor? counts=None) -> "
         "(Tensor member, Tensor weight, Tensor score, Tensor leader, Tensor filled, Tensor valid, Tensor saved)"
     ),
     "tournament_backward": (
         "(Tensor? d_weight, Tensor? d_score, Tensor scores, Tensor? mask, Tensor? c_tensor, Tensor? unit_tensor, "
-        f"Tensor member, Tensor saved, {QUOTA_AND_BOOST}) -> Tensor"
+        f"Tensor member, Tensor saved, {QUOTA_AND_BOOST}, Tensor? counts=None) -> Tensor"
     ),
     "blend": "(Tensor values, Tensor weight, Tensor member, Tensor? valid, bool hard) -> Tensor",
     "spread": "(Tensor grad, Tensor weight, Tensor member, SymInt[] shape) -> Tensor",
@@ -52,14 +52,14 @@ SCHEMAS = {
 FUSED = {
     "topk": (
         "(Tensor values, Tensor scores, Tensor? mask, Tensor? c_tensor, Tensor? unit_tensor, "
-        f"{QUOTA_AND_BOOST}, bool members, bool save) -> "
+        f"{QUOTA_AND_BOOST}, bool members, bool save, Tensor? counts=None) -> "
         "(Tensor out, Tensor member, Tensor weight, Tensor score, Tensor leader, Tensor filled, Tensor valid, "
         "Tensor saved)"
     ),
     "topk_backward": (
         "(Tensor grad, Tensor? d_score, Tensor values, Tensor scores, Tensor? mask, Tensor? c_tensor, "
         f"Tensor? unit_tensor, Tensor member, Tensor weight, Tensor saved, {QUOTA_AND_BOOST}, bool values_wanted, "
-        "bool scores_wanted) -> (Tensor, Tensor)"
+        "bool scores_wanted, Tensor? counts=None) -> (Tensor, Tensor)"
     ),
 }
 
@@ -75,10 +75,11 @@ for _name, _schema in (SCHEMAS | FUSED).items():
 def _tournament(
     scores: Tensor, mask: Tensor | None, c_tensor: Tensor | None, unit_tensor: Tensor | None, k: int, numerator: int,
     kind: int, alpha: int, c: float, unit: float, by_position: bool, save: bool, fixed: bool,
+    counts: Tensor | None = None,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     _check_tournament(scores, k)
     n, number = scores.shape[-1], computing_dtype(scores.dtype)
-    members: Any = 2 ** Quota(k, numerator).rounds(n)
+    members: Any = 2 ** Quota(k, numerator, counts).rounds(n)
     saved_length = SAVED_LENGTH.get(scores.device.type)
     if saved_length is None:
         return tournament_results(scores, k, torch.int64, members, 0)
@@ -86,9 +87,9 @@ def _tournament(
     if not fixed:
         length = torch.library.get_ctx().new_dynamic_size() if save else 0
         return tournament_results(scores, k, torch.int32, torch.library.get_ctx().new_dynamic_size(), length)
-    return tournament_results(
-        scores, k, torch.int32, members, saved_length(n, k, number.itemsize) if save else 0
-    )  # fmt: skip
+    least = k if counts is None else 1  # slots of a row: the fewer there are, the more candidates are eliminated
+    length = saved_length(n, least, number.itemsize) + k - least if save else 0
+    return tournament_results(scores, k, torch.int32, members, length)
 
 
 def _check_tournament(scores: Tensor, k: int) -> None:
@@ -133,10 +134,11 @@ def _match(grad: Tensor, values: Tensor, member: Tensor, float64: bool) -> Tenso
 def _topk(
     values: Tensor, scores: Tensor, mask: Tensor | None, c_tensor: Tensor | None, unit_tensor: Tensor | None, k: int,
     numerator: int, kind: int, alpha: int, c: float, unit: float, by_position: bool, members: bool, save: bool,
+    counts: Tensor | None = None,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     numbers = (k, numerator, kind, alpha, c, unit, by_position)
     if members or save:
-        selected = _tournament(scores, mask, c_tensor, unit_tensor, *numbers, save, False)
+        selected = _tournament(scores, mask, c_tensor, unit_tensor, *numbers, save, False, counts)
     else:
         _check_tournament(scores, k)
         selected = tournament_results(scores, k, torch.int32, 0, 0)
@@ -144,9 +146,10 @@ def _topk(
 
 
 def _topk_backward(
-    grad: Tensor, d_score: Tensor | None, values: Tensor, scores: Tensor, *rest: Any
-) -> tuple[Tensor, Tensor]:
-    *_, values_wanted, scores_wanted = rest
+    grad: Tensor, d_score: Tensor | None, values: Tensor, scores: Tensor, mask: Tensor | None, c_tensor: Tensor | None,
+    unit_tensor: Tensor | None, member: Tensor, weight: Tensor, saved: Tensor, k: int, numerator: int, kind: int,
+    alpha: int, c: float, unit: float, by_position: bool, values_wanted: bool, scores_wanted: bool, *_: Tensor | None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     return (
         values.new_empty(values.shape if values_wanted else (0,)),
         scores.new_empty(scores.shape if scores_wanted else (0,)),

@@ -25,12 +25,13 @@ from knockout.torch_private import is_in_forward_mode, is_transforming
 _PLAIN = (Tensor, torch.nn.Parameter)
 
 
-def fuses(backend: str, values: Tensor, scores: Tensor, mask: Tensor | None) -> bool:
+def fuses(backend: str, values: Tensor, scores: Tensor, mask: Tensor | None, counts: Tensor | None = None) -> bool:
     """Whether ``topk`` can be called: with values of their own for each row of scores, and no transform active."""
     return (
         BACKENDS[backend].topk is not None
         and values.shape[:-1] == scores.shape
         and (mask is None or mask.shape == scores.shape)
+        and (counts is None or counts.shape == scores.shape[:-1])
         and type(values) in _PLAIN
         and type(scores) in _PLAIN
         and not (is_compiling() or is_transforming() or is_in_forward_mode())
@@ -46,13 +47,13 @@ def topk(
     Members and weights are given only if they are asked for, or needed for a gradient.
     """
     boost, c_tensor, unit_tensor = detach_tensors(boost)
-    numbers = (*quota, *encode(boost), by_position)
+    counts, numbers = quota.counts, (quota.k, quota.numerator, *encode(boost), by_position)
     if torch.is_grad_enabled() and (scores.requires_grad or values.requires_grad):
         out: tuple[Tensor, ...] = _TopK.apply(  # type: ignore[no-untyped-call]
-            values, scores, mask, c_tensor, unit_tensor, _Settings(backend, numbers, scores.requires_grad)
+            values, scores, mask, counts, c_tensor, unit_tensor, _Settings(backend, numbers, scores.requires_grad)
         )
         return out
-    return _operator(backend)(values, scores, mask, c_tensor, unit_tensor, *numbers, members, False)[:-1]
+    return _operator(backend)(values, scores, mask, c_tensor, unit_tensor, *numbers, members, False, counts)[:-1]
 
 
 def _operator(backend: str) -> Callable[..., tuple[Tensor, ...]]:
@@ -63,7 +64,7 @@ def _operator(backend: str) -> Callable[..., tuple[Tensor, ...]]:
 
 class _Settings(NamedTuple):
     backend: str
-    numbers: tuple[int, int, int, int, float, float, bool]  # a Quota, a BoostCode, by_position
+    numbers: tuple[int, int, int, int, float, float, bool]  # of a Quota, a BoostCode, by_position
     save: bool  # whether scores need a gradient
 
 
@@ -74,25 +75,28 @@ class _TopK(Function):
         values: Tensor,
         scores: Tensor,
         mask: Tensor | None,
+        counts: Tensor | None,
         c_tensor: Tensor | None,
         unit_tensor: Tensor | None,
         settings: _Settings,
     ) -> tuple[Tensor, ...]:
         backend, numbers, save = settings
-        *out, saved = _operator(backend)(values, scores, mask, c_tensor, unit_tensor, *numbers, True, save)
+        *out, saved = _operator(backend)(values, scores, mask, c_tensor, unit_tensor, *numbers, True, save, counts)
         _, member, weight, score, leader, filled, valid = out
         ctx.settings = settings
         ctx.shape = values.shape
         ctx.mark_non_differentiable(member, leader, filled, valid, *(() if save else (weight, score)))
         ctx.set_materialize_grads(False)
         # Values are needed for the gradient of the scores alone: otherwise they may be freed, or changed in place.
-        ctx.save_for_backward(values if save else None, scores, mask, c_tensor, unit_tensor, member, weight, saved)
+        ctx.save_for_backward(
+            values if save else None, scores, mask, counts, c_tensor, unit_tensor, member, weight, saved
+        )
         return tuple(out)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor | None, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         _, d_weight, d_score, *_ = grads
-        values, scores, mask, c_tensor, unit_tensor, member, weight, saved = ctx.saved_tensors
+        values, scores, mask, counts, c_tensor, unit_tensor, member, weight, saved = ctx.saved_tensors
         backend, numbers, _ = ctx.settings
         values_wanted, scores_wanted, *_ = ctx.needs_input_grad
         d_values: Tensor | None = None
@@ -102,9 +106,9 @@ class _TopK(Function):
             assert operator is not None
             d_values, d_scores = operator(
                 grad, d_score, values, scores, mask, c_tensor, unit_tensor, member, weight, saved, *numbers,
-                values_wanted, True,
+                values_wanted, True, counts,
             )  # fmt: skip
-            return d_values if values_wanted else None, d_scores, *(None,) * 4
+            return d_values if values_wanted else None, d_scores, *(None,) * 5
         if grad is not None and values_wanted:
             d_values = gather.spread(grad, weight, member, ctx.shape, backend=backend)
         if scores_wanted:
@@ -114,6 +118,6 @@ class _TopK(Function):
             if d_weight is not None or d_score is not None:
                 settings = tournament.Settings(backend, numbers, True, False)
                 d_scores = tournament.backward(
-                    d_weight, d_score, scores, mask, c_tensor, unit_tensor, member, saved, settings
+                    d_weight, d_score, scores, mask, counts, c_tensor, unit_tensor, member, saved, settings
                 )
-        return d_values, d_scores, *(None,) * 4
+        return d_values, d_scores, *(None,) * 5

@@ -30,6 +30,9 @@ def tournament(
 
     Returns the fields of a ``Selected`` of reference/tournament.py, as a plain tuple, which is quicker to make.
     """
+    counts = quota.counts
+    if counts is not None:
+        scores = scores.expand(*counts.shape, -1)
     if backend == "reference":
         # Plain PyTorch differentiates itself, to any order, and torch.compile sees through it.
         return reference(candidates(scores, mask), quota, boost, by_position)
@@ -40,21 +43,22 @@ def tournament(
     # Fixed shapes, as long as any row could need: for tracing, and for tensor subclasses, which may be traced.
     fixed = torch.compiler.is_compiling() or type(scores) not in (Tensor, torch.nn.Parameter)
     boost, c_tensor, unit_tensor = detach_tensors(boost)
-    numbers = (*quota, *encode(boost), by_position)
+    numbers = (quota.k, quota.numerator, *encode(boost), by_position)
     if is_in_graph():
-        played: tuple[Tensor, ...] = _in_graph(scores, mask, c_tensor, unit_tensor, *numbers, save, backend)
+        played: tuple[Tensor, ...] = _in_graph(scores, mask, c_tensor, unit_tensor, *numbers, save, backend, counts)
         return played
     settings = Settings(backend, numbers, save, fixed)
-    out: tuple[Tensor, ...] = apply(_Tournament, scores, mask, c_tensor, unit_tensor, settings)
+    out: tuple[Tensor, ...] = apply(_Tournament, scores, mask, counts, c_tensor, unit_tensor, settings)
     return out[:6]
 
 
 def backward(
-    d_weight: Tensor | None, d_score: Tensor | None, scores: Tensor, mask: Tensor | None, c_tensor: Tensor | None,
-    unit_tensor: Tensor | None, member: Tensor, saved: Tensor, settings: Settings,
+    d_weight: Tensor | None, d_score: Tensor | None, scores: Tensor, mask: Tensor | None, counts: Tensor | None,
+    c_tensor: Tensor | None, unit_tensor: Tensor | None, member: Tensor, saved: Tensor, settings: Settings,
 ) -> Tensor:  # fmt: skip
     """The gradient of the scores (*batch, n), from those of weights and blended scores, of which one may be None."""
-    out: Tensor = apply(_Backward, d_weight, d_score, scores, mask, c_tensor, unit_tensor, member, saved, settings)
+    tensors = (d_weight, d_score, scores, mask, counts, c_tensor, unit_tensor, member, saved)
+    out: Tensor = apply(_Backward, *tensors, settings)
     return out
 
 
@@ -62,7 +66,7 @@ class Settings(NamedTuple):
     """The arguments of the operators that are no tensors, but for those of the backward pass, which needs no more."""
 
     backend: str
-    numbers: tuple[int, int, int, int, float, float, bool]  # a Quota, a BoostCode, by_position
+    numbers: tuple[int, int, int, int, float, float, bool]  # of a Quota, a BoostCode, by_position
     save: bool
     fixed: bool
 
@@ -76,29 +80,30 @@ class _Tournament(Function):
     def forward(
         scores: Tensor,
         mask: Tensor | None,
+        counts: Tensor | None,
         c_tensor: Tensor | None,
         unit_tensor: Tensor | None,
         settings: Settings,
     ) -> Any:
         backend, numbers, save, fixed = settings
-        return BACKENDS[backend].tournament(scores, mask, c_tensor, unit_tensor, *numbers, save, fixed)
+        return BACKENDS[backend].tournament(scores, mask, c_tensor, unit_tensor, *numbers, save, fixed, counts)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        scores, mask, c_tensor, unit_tensor, ctx.settings = inputs
+        scores, mask, counts, c_tensor, unit_tensor, ctx.settings = inputs
         member, _, _, leader, filled, valid, saved = output
         ctx.mark_non_differentiable(member, leader, filled, valid, saved)
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(scores, mask, c_tensor, unit_tensor, member, saved)
+        ctx.save_for_backward(scores, mask, counts, c_tensor, unit_tensor, member, saved)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         _, d_weight, d_score, *_ = grads
         if d_weight is None and d_score is None:
-            return (None,) * 5
-        scores, mask, c_tensor, unit_tensor, member, saved = ctx.saved_tensors
-        d_scores = backward(d_weight, d_score, scores, mask, c_tensor, unit_tensor, member, saved, ctx.settings)
-        return d_scores, *(None,) * 4
+            return (None,) * 6
+        scores, mask, counts, c_tensor, unit_tensor, member, saved = ctx.saved_tensors
+        d_scores = backward(d_weight, d_score, scores, mask, counts, c_tensor, unit_tensor, member, saved, ctx.settings)
+        return d_scores, *(None,) * 5
 
     @staticmethod
     def vmap(info: Any, dims: Any, *args: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
@@ -115,6 +120,7 @@ class _Backward(Function):
         d_score: Tensor | None,
         scores: Tensor,
         mask: Tensor | None,
+        counts: Tensor | None,
         c_tensor: Tensor | None,
         unit_tensor: Tensor | None,
         member: Tensor,
@@ -123,19 +129,19 @@ class _Backward(Function):
     ) -> Tensor:
         backend, numbers, _, _ = settings
         return BACKENDS[backend].tournament_backward(
-            d_weight, d_score, scores, mask, c_tensor, unit_tensor, member, saved, *numbers
+            d_weight, d_score, scores, mask, c_tensor, unit_tensor, member, saved, *numbers, counts
         )
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        d_weight, d_score, scores, mask, c_tensor, unit_tensor, member, _, ctx.settings = inputs
-        ctx.save_for_backward(d_weight, d_score, scores, mask, c_tensor, unit_tensor, member)
+        *tensors, _, ctx.settings = inputs
+        ctx.save_for_backward(*tensors)
 
     @staticmethod
     def backward(ctx: Any, up: Tensor) -> tuple[Tensor | None, ...]:
-        d_weight, d_score, scores, mask, c_tensor, unit_tensor, member = ctx.saved_tensors
+        d_weight, d_score, scores, mask, counts, c_tensor, unit_tensor, member = ctx.saved_tensors
         k, numerator, *code, by_position = ctx.settings.numbers
-        quota, boost = Quota(k, numerator), decode(BoostCode(*code), c_tensor, unit_tensor)
+        quota, boost = Quota(k, numerator, counts), decode(BoostCode(*code), c_tensor, unit_tensor)
         again = torch.is_grad_enabled()
         with torch.enable_grad():
             d_weight, d_score, scores = (
@@ -153,7 +159,7 @@ class _Backward(Function):
             (first,) = grad(outputs, scores, gradients, create_graph=True)
             wanted = [x for x in (d_weight, d_score, scores) if x is not None]
             found = iter(grad(first, wanted, up, create_graph=again, allow_unused=True))
-        return *(None if x is None else next(found) for x in (d_weight, d_score, scores)), *(None,) * 6
+        return *(None if x is None else next(found) for x in (d_weight, d_score, scores)), *(None,) * 7
 
     @staticmethod
     def vmap(info: Any, dims: Any, *args: Any) -> tuple[Tensor, int]:
@@ -163,16 +169,16 @@ class _Backward(Function):
 def _play(
     scores: Tensor, mask: Tensor | None, c_tensor: Tensor | None, unit_tensor: Tensor | None, *rest: Any
 ) -> tuple[Tensor, ...]:
-    *numbers, save, backend = rest
+    *numbers, save, backend, counts = rest
     settings = Settings(backend, tuple(numbers), save, fixed=True)
-    out: tuple[Tensor, ...] = apply(_Tournament, scores, mask, c_tensor, unit_tensor, settings)
+    out: tuple[Tensor, ...] = apply(_Tournament, scores, mask, counts, c_tensor, unit_tensor, settings)
     return out[:6]
 
 
 _in_graph = schema.define_in_graph(
     "tournament_in_graph",
     f"(Tensor scores, Tensor? mask, Tensor? c_tensor, Tensor? unit_tensor, {schema.QUOTA_AND_BOOST}, bool save, "
-    "str backend) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+    "str backend, Tensor? counts) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
     _play,
 )
 
@@ -194,7 +200,7 @@ def _mapped(info: Any, dims: Any, args: Any) -> list[Any]:
 
 
 def _mapped_tensor(x: Tensor, dim: int | None, size: int) -> Tensor:
-    if x.dim() > (dim is not None):
+    if x.dim() > (dim is not None) or not x.is_floating_point():
         return batch_first(x, dim, size)
     if dim is not None:  # the c or unit of a boost, the only tensors without dimensions of their own
         raise NotImplementedError(

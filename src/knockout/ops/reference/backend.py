@@ -19,11 +19,12 @@ from knockout.quota import Quota
 def tournament(
     scores: Tensor, mask: Tensor | None, c_tensor: Tensor | None, unit_tensor: Tensor | None, k: int, numerator: int,
     kind: int, alpha: int, c: float, unit: float, by_position: bool, save: bool, fixed: bool,
+    counts: Tensor | None = None,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """As the schema says. Nothing is saved: the backward pass plays again."""
     boost = decode(BoostCode(kind, alpha, c, unit), c_tensor, unit_tensor)
     with torch.no_grad():
-        selected = run_tournament(candidates(scores, mask), Quota(k, numerator), boost, by_position)
+        selected = run_tournament(candidates(scores, mask), _quota(k, numerator, counts), boost, by_position)
     # An operator must not return one tensor twice, or views of another one.
     batch = selected.score.shape[:-1]
     return *(each.clone() for each in selected), scores.new_empty((*batch, 0), dtype=torch.int32)
@@ -32,7 +33,7 @@ def tournament(
 def tournament_backward(
     d_weight: Tensor | None, d_score: Tensor | None, scores: Tensor, mask: Tensor | None, c_tensor: Tensor | None,
     unit_tensor: Tensor | None, member: Tensor, saved: Tensor, k: int, numerator: int, kind: int, alpha: int, c: float,
-    unit: float, by_position: bool,
+    unit: float, by_position: bool, counts: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """As the schema says."""
     if d_weight is None and d_score is None:
@@ -40,11 +41,16 @@ def tournament_backward(
     boost = decode(BoostCode(kind, alpha, c, unit), c_tensor, unit_tensor)
     with torch.enable_grad():
         scores = scores.detach().requires_grad_()
-        selected = run_tournament(candidates(scores, mask), Quota(k, numerator), boost, by_position)
+        selected = run_tournament(candidates(scores, mask), _quota(k, numerator, counts), boost, by_position)
         outputs, given = (selected.weight, selected.score), (d_weight, d_score)
         pairs = [(output, each) for output, each in zip(outputs, given, strict=True) if each is not None]
         (d_scores,) = torch.autograd.grad([output for output, _ in pairs], scores, [each for _, each in pairs])
     return d_scores
+
+
+def _quota(k: int, numerator: int, counts: Tensor | None) -> Quota:
+    """The quota; counts that were not looked at, since that means to wait for the device, may be out of range."""
+    return Quota(k, numerator, None if counts is None else counts.clamp(1, k))
 
 
 class Reference(Backend):

@@ -77,7 +77,7 @@ def tournament(
     n, k = candidates.score.shape[-1], quota.k
     rounds = quota.rounds(n)
     slot = torch.arange(k, device=candidates.score.device).expand(*candidates.score.shape[:-1], k)
-    if quota.numerator:
+    if quota.varies:
         slots = quota.slot_count(candidates.active)
         pairing = _centered(slots, k)
         slot = (slot + k - slots) % k
@@ -120,7 +120,7 @@ def enter(candidates: Candidates, quota: Quota) -> Field:
 def played_rounds(active: Tensor, quota: Quota) -> Tensor:
     """The number of rounds (..., 1) that a row with these active candidates (..., n) plays: those that have pairs."""
     count = active.sum(dim=-1, keepdim=True)
-    slots: Tensor | int = quota.slot_count(active) if quota.numerator else quota.k
+    slots: Tensor | int = quota.slot_count(active) if quota.varies else quota.k
     rounds = torch.zeros_like(count)
     for r in range(quota.rounds(active.shape[-1])):
         rounds = rounds + (count > slots * 2**r)

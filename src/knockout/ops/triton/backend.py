@@ -62,7 +62,7 @@ class Triton(Backend):
 
 def state_length(rounds: int) -> int:
     """The numbers in the state of a row, float64: see rows.py."""
-    return 3 + 2 * max(rounds, 1)
+    return 4 + 2 * max(rounds, 1)
 
 
 def saved_length(k: Any, rounds: int, itemsize: int) -> Any:
@@ -75,8 +75,9 @@ def saved_length(k: Any, rounds: int, itemsize: int) -> Any:
 def _tournament_shapes(
     scores: Tensor, mask: Tensor | None, c_tensor: Tensor | None, unit_tensor: Tensor | None, k: int, numerator: int,
     kind: int, alpha: int, c: float, unit: float, by_position: bool, save: bool, fixed: bool,
+    counts: Tensor | None = None,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    rounds = Quota(k, numerator).rounds(scores.shape[-1])
+    rounds = Quota(k, numerator, counts).rounds(scores.shape[-1])
     length = saved_length(k, rounds, 8 if scores.dtype == torch.float64 else 4) if save else 0
     return schema.tournament_results(scores, k, torch.int32, 2**rounds, length)
 

@@ -57,7 +57,6 @@ def up(
         "rows",
         "n",
         "k",
-        "numerator",
         "rounds",
         "chunks",
         "state_stride",
@@ -67,11 +66,10 @@ def up(
 )
 def down(
     d_score_in, node_share, node_top, node_gap, node_place, difference, leaf_candidate, state, out, weight_out,
-    d_score_out, row_out, terms_out, c_tensor, unit_tensor, c_bits, unit_bits, rows, n, k, numerator, rounds,
-    chunks, state_stride, number_stride, integer_stride, ROWS: tl.constexpr, SLOTS: tl.constexpr, LEVELS:
-    tl.constexpr, ALL: tl.constexpr, KIND: tl.constexpr, ALPHA: tl.constexpr, NUMBER: tl.constexpr, FRACTION:
-    tl.constexpr, HAS_D_SCORE: tl.constexpr, HAS_D_WEIGHT: tl.constexpr, C_TENSOR: tl.constexpr, UNIT_TENSOR:
-    tl.constexpr,
+    d_score_out, row_out, terms_out, c_tensor, unit_tensor, c_bits, unit_bits, rows, n, k, rounds, chunks,
+    state_stride, number_stride, integer_stride, ROWS: tl.constexpr, SLOTS: tl.constexpr, LEVELS: tl.constexpr, ALL:
+    tl.constexpr, KIND: tl.constexpr, ALPHA: tl.constexpr, NUMBER: tl.constexpr, HAS_D_SCORE: tl.constexpr,
+    HAS_D_WEIGHT: tl.constexpr, C_TENSOR: tl.constexpr, UNIT_TENSOR: tl.constexpr,
 ):  # fmt: skip
     """Go down LEVELS levels from the slots of ROWS rows; or no level, from one chunk of SLOTS slots of a row.
 
@@ -85,7 +83,7 @@ def down(
     c = number(c_bits, c_tensor, C_TENSOR, NUMBER)
     unit = tl.maximum(number(unit_bits, unit_tensor, UNIT_TENSOR, NUMBER), smallest(c))
     count, slots, valid, spread, width, slope = row_numbers(
-        state, row, in_rows, state_stride, unit, k, numerator, rounds, KIND, NUMBER, FRACTION
+        state, row, in_rows, state_stride, unit, rounds, KIND, NUMBER
     )  # fmt: skip
     at = chunk * SLOTS + tl.arange(0, SLOTS)[None, :]
     in_slots = in_rows & (at < k) & (at < tl.minimum(slots, count))

@@ -25,6 +25,7 @@ class Call(NamedTuple):
     n: int
     k: int
     numerator: int
+    counts: Tensor | None
     rounds: int
     dtype: torch.dtype
     kind: int
@@ -80,15 +81,20 @@ class Call(NamedTuple):
     @property
     def sizes(self) -> dict[str, Any]:
         """The arguments of kernels that concern the shape."""
+        return {"n": self.n, "k": self.k, "state_stride": self.state_stride}
+
+    @property
+    def quota(self) -> dict[str, Any]:
+        """The arguments of the kernels that find out how many slots a row plays for."""
         return {
-            "n": self.n, "k": self.k, "numerator": self.numerator, "state_stride": self.state_stride,
-            "FRACTION": self.numerator > 0,
+            "numerator": self.numerator, "counts": self.counts, "FRACTION": self.numerator > 0,
+            "COUNTS": self.counts is not None,
         }  # fmt: skip
 
 
 def call_of(
     scores: Tensor, c_tensor: Tensor | None, unit_tensor: Tensor | None, k: int, numerator: int, kind: int, alpha: int,
-    c: float, unit: float, save: bool,
+    c: float, unit: float, save: bool, counts: Tensor | None,
 ) -> Call:  # fmt: skip
     """The call with these arguments of an operator."""
     n, dtype = scores.shape[-1], computing_dtype(scores.dtype)
@@ -101,9 +107,11 @@ def call_of(
     c = min(math.log(c) if kind == POWER else c, limits.max)
     scale = 2.0 * max(unit, limits.tiny)
     unit = min(max(unit, limits.tiny), limits.max)
+    rounds = Quota(k, numerator, counts).rounds(n)
+    counts = counts if counts is None else counts.contiguous()
     return Call(
-        math.prod(scores.shape[:-1]), n, k, numerator, Quota(k, numerator).rounds(n), dtype, kind, alpha, _bits(c),
-        _bits(unit), _bits(scale), c_tensor, unit_tensor, save,
+        math.prod(scores.shape[:-1]), n, k, numerator, counts, rounds, dtype, kind, alpha, _bits(c), _bits(unit),
+        _bits(scale), c_tensor, unit_tensor, save,
     )  # fmt: skip
 
 

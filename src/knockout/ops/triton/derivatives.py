@@ -7,7 +7,7 @@ import triton.language as tl
 
 from knockout.ops.triton.arithmetic import divide, exact_exp, largest, rounded, smallest
 from knockout.ops.triton.boost import ADAPTIVE, POWER, RELATIVE, logit, share_slope, width_of, width_slope
-from knockout.ops.triton.rows import COUNT, ROUND, SPREAD, VALID, played_rounds, slot_count
+from knockout.ops.triton.rows import COUNT, ROUND, SPREAD, VALID, WANTED, played_rounds
 
 
 @triton.jit
@@ -56,14 +56,13 @@ def scale_derivative(
 
 @triton.jit
 def row_numbers(
-    state, row, inside, state_stride, unit, k, numerator, rounds, KIND: tl.constexpr, NUMBER: tl.constexpr,
-    FRACTION: tl.constexpr,
+    state, row, inside, state_stride, unit, rounds, KIND: tl.constexpr, NUMBER: tl.constexpr,
 ):  # fmt: skip
     """Of rows: active candidates, slots, whether valid; spread, width and its slope, in float64, of adaptive boosts."""
     of_row = state + row * state_stride
     count = tl.load(of_row + COUNT, inside, other=0.0).to(tl.int32)
     valid = tl.load(of_row + VALID, inside, other=1.0) != 0.0
-    slots = slot_count(count, k, numerator, FRACTION)
+    slots = tl.load(state + row * state_stride + WANTED, inside, other=1.0).to(tl.int32)
     spread = tl.zeros([1, 1], tl.float64)
     width = spread
     slope = spread

@@ -11,7 +11,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from knockout.ops.triton.rows import COUNT, VALID, slot_count
+from knockout.ops.triton.rows import COUNT, VALID, WANTED
 
 
 @triton.jit(
@@ -19,7 +19,6 @@ from knockout.ops.triton.rows import COUNT, VALID, slot_count
         "rows",
         "n",
         "k",
-        "numerator",
         "rounds",
         "played",
         "state_stride",
@@ -30,8 +29,8 @@ from knockout.ops.triton.rows import COUNT, VALID, slot_count
 def expand(
     order, perm, share, top, gap, final_score, final_leader, slot_place, state, member_out, weight_out, score_out,
     leader_out, filled_out, valid_out, node_share, node_top, node_gap, node_place, leaf_candidate, leaf_position,
-    rows, n, k, numerator, rounds, played, state_stride, number_stride, integer_stride, SLOTS: tl.constexpr, LEAVES:
-    tl.constexpr, NUMBER: tl.constexpr, FRACTION: tl.constexpr, BY_POSITION: tl.constexpr, SAVE: tl.constexpr,
+    rows, n, k, rounds, played, state_stride, number_stride, integer_stride, SLOTS: tl.constexpr, LEAVES:
+    tl.constexpr, NUMBER: tl.constexpr, BY_POSITION: tl.constexpr, SAVE: tl.constexpr,
 ):  # fmt: skip
     """Write members, weights, scores and leaders of SLOTS slots, LEAVES leaves at a time.
 
@@ -43,7 +42,7 @@ def expand(
     inside = row < rows
     count = tl.load(state + row * state_stride + COUNT, inside, other=0.0).to(tl.int32)
     valid = tl.load(state + row * state_stride + VALID, inside, other=1.0) != 0.0
-    slots = slot_count(count, k, numerator, FRACTION)
+    slots = tl.load(state + row * state_stride + WANTED, inside, other=1.0).to(tl.int32)
     filled = inside & (slot < tl.minimum(slots, count))
     root = slot
     if BY_POSITION:

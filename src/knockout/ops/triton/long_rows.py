@@ -14,14 +14,14 @@ from knockout.ops.triton.arithmetic import largest, smallest
 from knockout.ops.triton.boost import number
 from knockout.ops.triton.entries import BACK, pack, unpack_leader, unpack_place
 from knockout.ops.triton.round_from_memory import round_from_memory
-from knockout.ops.triton.rows import COUNT, SPREAD, VALID, read_scores, row_and_part
+from knockout.ops.triton.rows import COUNT, SPREAD, VALID, WANTED, read_scores, row_and_part, slot_count
 from knockout.ops.triton.sort import sort
 
 
-@triton.jit(do_not_specialize=["n", "width", "chunks", "state_stride"])
+@triton.jit(do_not_specialize=["n", "k", "numerator", "width", "chunks", "state_stride"])
 def enter(
-    scores, mask, keys, payloads, state, n, width, chunks, state_stride, CHUNK: tl.constexpr, NUMBER: tl.constexpr,
-    HAS_MASK: tl.constexpr, SORT: tl.constexpr,
+    scores, mask, keys, payloads, state, counts, n, k, numerator, width, chunks, state_stride, CHUNK: tl.constexpr,
+    NUMBER: tl.constexpr, HAS_MASK: tl.constexpr, FRACTION: tl.constexpr, COUNTS: tl.constexpr, SORT: tl.constexpr,
 ):  # fmt: skip
     """Keys of a chunk of the candidates of a row; ranked, to SORT."""
     row, chunk = row_and_part(chunks)
@@ -38,6 +38,8 @@ def enter(
     at = state + row * state_stride + one
     tl.store(at + COUNT, count.to(tl.float64), chunk + one == 0)
     tl.store(at + VALID, valid.to(tl.float64), chunk + one == 0)
+    slots = slot_count(count, row + one, one == 0, k, numerator, counts, FRACTION, COUNTS)
+    tl.store(at + WANTED, slots.to(tl.float64), chunk + one == 0)
     tl.store(at + SPREAD, tl.zeros([1, 1], tl.float64), chunk + one == 0)  # the first round may write another one
     column = chunk * CHUNK + lane
     score, active = read_scores(scores, mask, row, column, column < n, n, NUMBER, HAS_MASK)
@@ -88,15 +90,15 @@ def merge(
 
 @triton.jit(
     do_not_specialize=[
-        "c_bits", "unit_bits", "scale_bits", "n", "k", "numerator", "rounds", "at", "width", "chunks",
+        "c_bits", "unit_bits", "scale_bits", "n", "k", "rounds", "at", "width", "chunks",
         "state_stride",
     ]
 )  # fmt: skip
 def play_round(
     keys, payloads, keys_out, payloads_out, share_out, top_out, gap_out, final_score, final_leader, state, c_tensor,
-    unit_tensor, c_bits, unit_bits, scale_bits, n, k, numerator, rounds, at, width, chunks, state_stride,
-    CHUNK: tl.constexpr, KIND: tl.constexpr, ALPHA: tl.constexpr, NUMBER: tl.constexpr, FRACTION: tl.constexpr,
-    SAVE: tl.constexpr, C_TENSOR: tl.constexpr, UNIT_TENSOR: tl.constexpr, SORT: tl.constexpr,
+    unit_tensor, c_bits, unit_bits, scale_bits, n, k, rounds, at, width, chunks, state_stride, CHUNK: tl.constexpr,
+    KIND: tl.constexpr, ALPHA: tl.constexpr, NUMBER: tl.constexpr, SAVE: tl.constexpr, C_TENSOR: tl.constexpr,
+    UNIT_TENSOR: tl.constexpr, SORT: tl.constexpr,
 ):  # fmt: skip
     """Round ``at``, of a chunk of the pairs of a row; keys of the next field, ranked, to SORT."""
     row, chunk = row_and_part(chunks)
@@ -105,7 +107,7 @@ def play_round(
     rank = chunk * CHUNK + tl.arange(0, CHUNK)[None, :]
     blend, leader, active, _, _, _, _ = round_from_memory(
         keys, payloads, share_out, top_out, gap_out, final_score, final_leader, state, c, unit, scale_bits, row, rank,
-        chunk, k, numerator, rounds, at, state_stride, CHUNK, KIND, ALPHA, NUMBER, FRACTION, SAVE,
+        chunk, k, rounds, at, state_stride, CHUNK, KIND, ALPHA, NUMBER, SAVE,
     )  # fmt: skip
     if at < rounds - 1:
         key, payload = pack(blend, leader, rank, True)

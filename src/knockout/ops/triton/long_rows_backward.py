@@ -31,15 +31,15 @@ def _sum_in_memory(terms, entries, count, CHUNK: tl.constexpr):
 
 @triton.jit(
     do_not_specialize=[
-        "c_bits", "unit_bits", "n", "k", "numerator", "rounds", "level", "chunks", "state_stride", "number_stride",
+        "c_bits", "unit_bits", "n", "k", "rounds", "level", "chunks", "state_stride", "number_stride",
         "integer_stride",
     ]
 )  # fmt: skip
 def down_level(
     weight_in, d_score_in, row_in, terms_in, node_share, node_top, node_gap, node_place, difference, leaf_candidate,
     state, out, weight_out, d_score_out, row_out, terms_out, c_tensor, unit_tensor, c_bits, unit_bits, n, k,
-    numerator, rounds, level, chunks, state_stride, number_stride, integer_stride, CHUNK: tl.constexpr, LAST:
-    tl.constexpr, KIND: tl.constexpr, ALPHA: tl.constexpr, NUMBER: tl.constexpr, FRACTION: tl.constexpr,
+    rounds, level, chunks, state_stride, number_stride, integer_stride, CHUNK: tl.constexpr, LAST:
+    tl.constexpr, KIND: tl.constexpr, ALPHA: tl.constexpr, NUMBER: tl.constexpr,
     HAS_D_WEIGHT: tl.constexpr, C_TENSOR: tl.constexpr, UNIT_TENSOR: tl.constexpr,
 ):  # fmt: skip
     """One level of ``down``, a chunk of the pairs of a row.
@@ -52,7 +52,7 @@ def down_level(
     c = number(c_bits, c_tensor, C_TENSOR, NUMBER)
     unit = tl.maximum(number(unit_bits, unit_tensor, UNIT_TENSOR, NUMBER), smallest(c))
     count, slots, valid, spread, width, slope = row_numbers(
-        state, row + one, one == 0, state_stride, unit, k, numerator, rounds, KIND, NUMBER, FRACTION
+        state, row + one, one == 0, state_stride, unit, rounds, KIND, NUMBER
     )  # fmt: skip
     r = rounds - 1 - level
     at = chunk * CHUNK + tl.arange(0, CHUNK)[None, :]

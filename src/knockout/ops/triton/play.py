@@ -30,6 +30,7 @@ from knockout.ops.triton.rows import (
     ROUND,
     SPREAD,
     VALID,
+    WANTED,
     played_rounds,
     read_scores,
     scale_of_round,
@@ -152,10 +153,11 @@ def _play_in_block(
 )  # fmt: skip
 def play(
     scores, mask, keys, payloads, order, perm, share_out, top_out, gap_out, final_score, final_leader, slot_place,
-    state, c_tensor, unit_tensor, c_bits, unit_bits, scale_bits, rows, n, k, numerator, rounds, first, state_stride,
-    ROWS: tl.constexpr, BLOCK: tl.constexpr, KIND: tl.constexpr, ALPHA: tl.constexpr, NUMBER: tl.constexpr,
-    WIDE: tl.constexpr, HAS_MASK: tl.constexpr, FRACTION: tl.constexpr, BY_POSITION: tl.constexpr, SAVE: tl.constexpr,
-    C_TENSOR: tl.constexpr, UNIT_TENSOR: tl.constexpr, RESUME: tl.constexpr,
+    state, counts, c_tensor, unit_tensor, c_bits, unit_bits, scale_bits, rows, n, k, numerator, rounds, first,
+    state_stride, ROWS: tl.constexpr, BLOCK: tl.constexpr, KIND: tl.constexpr, ALPHA: tl.constexpr, NUMBER:
+    tl.constexpr, WIDE: tl.constexpr, HAS_MASK: tl.constexpr, FRACTION: tl.constexpr, COUNTS: tl.constexpr,
+    BY_POSITION: tl.constexpr, SAVE: tl.constexpr, C_TENSOR: tl.constexpr, UNIT_TENSOR: tl.constexpr, RESUME:
+    tl.constexpr,
 ):  # fmt: skip
     """Play all rounds of ROWS rows; or, to RESUME, those from ``first`` on, of a field that is ranked in memory."""
     row = (tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS))[:, None]
@@ -169,10 +171,10 @@ def play(
         rank = column + tl.zeros([ROWS, BLOCK], tl.int32)
         blend, leader, active, count, half, scale, spread = round_from_memory(
             keys, payloads, share_out, top_out, gap_out, final_score, final_leader, state, c, unit, scale_bits,
-            tl.program_id(0).to(tl.int64), rank, 0, k, numerator, rounds, first, state_stride, BLOCK, KIND, ALPHA,
-            NUMBER, FRACTION, SAVE,
+            tl.program_id(0).to(tl.int64), rank, 0, k, rounds, first, state_stride, BLOCK, KIND, ALPHA,
+            NUMBER, SAVE,
         )  # fmt: skip
-        slots = slot_count(count, k, numerator, FRACTION)
+        slots = tl.load(of_row + WANTED).to(tl.int32)
         key, payload = pack(blend, leader, rank, WIDE)
         front = BLOCK // 2 - half // 2
         if BY_POSITION:
@@ -189,7 +191,8 @@ def play(
         valid = tl.sum((active & ~finite).to(tl.int32), 1, keep_dims=True) == 0
         score = tl.where(valid & active, score, 0.0)  # the scores of an invalid row count as equal
         count = tl.sum(active.to(tl.int32), 1, keep_dims=True)
-        slots = slot_count(count, k, numerator, FRACTION)
+        slots = slot_count(count, row, inside_rows, k, numerator, counts, FRACTION, COUNTS)
+        tl.store(of_row + WANTED, slots.to(tl.float64), inside_rows)
         tl.store(of_row + COUNT, count.to(tl.float64), inside_rows)
         tl.store(of_row + VALID, valid.to(tl.float64), inside_rows)
         if KIND != ADAPTIVE:

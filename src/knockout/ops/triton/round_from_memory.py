@@ -8,7 +8,7 @@ import triton.language as tl
 from knockout.ops.triton.arithmetic import largest
 from knockout.ops.triton.boost import ADAPTIVE, RELATIVE, logit, share_of, width_of
 from knockout.ops.triton.entries import unpack_leader, unpack_score
-from knockout.ops.triton.rows import COUNT, ROUND, SPREAD, played_rounds, round_numbers, scale_of_round, slot_count
+from knockout.ops.triton.rows import COUNT, ROUND, SPREAD, WANTED, played_rounds, round_numbers, scale_of_round
 
 _DOWN = tl.constexpr(2.0**-40)
 _UP = tl.constexpr(2.0**40)
@@ -53,8 +53,8 @@ def _mean_distance(
 @triton.jit
 def round_from_memory(
     keys, payloads, share_out, top_out, gap_out, final_score, final_leader, state, c, unit, scale_bits, row, rank,
-    chunk, k, numerator, rounds, at, state_stride, CHUNK: tl.constexpr, KIND: tl.constexpr, ALPHA: tl.constexpr,
-    NUMBER: tl.constexpr, FRACTION: tl.constexpr, SAVE: tl.constexpr,
+    chunk, k, rounds, at, state_stride, CHUNK: tl.constexpr, KIND: tl.constexpr, ALPHA: tl.constexpr,
+    NUMBER: tl.constexpr, SAVE: tl.constexpr,
 ):  # fmt: skip
     """Play the pairs with these ranks (1, CHUNK) of one row in round ``at``; write what they did, and all results.
 
@@ -68,7 +68,7 @@ def round_from_memory(
     one = tl.zeros([1, 1], tl.int32)
     writer = one + chunk == 0
     count = tl.load(state + COUNT + one).to(tl.int32)
-    slots = slot_count(count, k, numerator, FRACTION)
+    slots = tl.load(state + WANTED + one).to(tl.int32)
     half, pairs, byes, widest = round_numbers(count, slots, rounds, at, KIND)
     size = tl.minimum(count, 2 * half)
     scale = tl.full([1, 1], 1.0, NUMBER)

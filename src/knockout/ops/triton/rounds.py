@@ -70,8 +70,8 @@ def play_rounds(call: Call, scores: Tensor, mask: Tensor | None, played: Played,
     block = max(16, triton.next_power_of_2(call.k << (call.played - first)) // (1 if field is None else 2))
     rows = max(1, _PACKED // block) if field is None else 1
     launch(
-        play, (triton.cdiv(call.rows, rows),), rows * block, **call.sizes, **call.boost, scores=scores, mask=mask,
-        keys=field and field.keys, payloads=field and field.payloads, order=played.order, perm=played.perm,
+        play, (triton.cdiv(call.rows, rows),), rows * block, **call.sizes, **call.quota, **call.boost, scores=scores,
+        mask=mask, keys=field and field.keys, payloads=field and field.payloads, order=played.order, perm=played.perm,
         share_out=played.share, top_out=played.top, gap_out=played.gap, final_score=played.final_score,
         final_leader=played.final_leader, slot_place=played.slot_place, state=played.state, scale_bits=call.scale,
         rows=call.rows, rounds=call.played, first=first, ROWS=rows, BLOCK=block, WIDE=wide, HAS_MASK=mask is not None,
@@ -100,8 +100,8 @@ def _enter(call: Call, scores: Tensor, mask: Tensor | None, played: Played) -> F
     keys, payloads = scores.new_empty((2, call.rows, width), dtype=torch.int64)
     launch(
         long_rows.enter, (call.rows * triton.cdiv(width, chunk),), chunk, scores=scores, mask=mask, keys=keys,
-        payloads=payloads, state=played.state, n=call.n, width=width, chunks=triton.cdiv(width, chunk),
-        state_stride=call.state_stride, CHUNK=chunk, NUMBER=NUMBERS[call.dtype], HAS_MASK=mask is not None, SORT=merged,
+        payloads=payloads, state=played.state, **call.quota, **call.sizes, width=width, chunks=triton.cdiv(width,
+        chunk), CHUNK=chunk, NUMBER=NUMBERS[call.dtype], HAS_MASK=mask is not None, SORT=merged,
     )  # fmt: skip
     return _ranked(call, Field(keys, payloads), chunk, call.full, merged, played.order, 0, first=True)
 

@@ -8,11 +8,12 @@ import triton.language as tl
 from knockout.ops.triton.arithmetic import largest, smallest, widened
 from knockout.ops.triton.boost import ADAPTIVE, softened
 
-# What is kept of a row in ``state``, float64: three numbers, and two for each round.
+# What is kept of a row in ``state``, float64: four numbers, and two for each round.
 COUNT = tl.constexpr(0)  # active candidates
 VALID = tl.constexpr(1)
 SPREAD = tl.constexpr(2)  # of an adaptive boost
-ROUND = tl.constexpr(3)  # of each round: the scale, and how much of its derivative goes to the mean gap; -1 for nothing
+WANTED = tl.constexpr(3)  # slots that it plays for
+ROUND = tl.constexpr(4)  # of each round: the scale, and how much of its derivative goes to the mean gap; -1 for nothing
 
 
 @triton.jit
@@ -23,9 +24,14 @@ def row_and_part(parts):
 
 
 @triton.jit
-def slot_count(count, k, numerator, FRACTION: tl.constexpr):
+def slot_count(
+    count, row, inside, k, numerator, counts, FRACTION: tl.constexpr, COUNTS: tl.constexpr
+):  # fmt: skip
     """How many slots a row with so many active candidates plays for, int32: see quota.py."""
-    if FRACTION:
+    if COUNTS:
+        wanted = tl.load(counts + row, inside, other=1)  # that is in range, if nobody has looked
+        return tl.minimum(tl.maximum(wanted, 1), k).to(tl.int32)
+    elif FRACTION:
         return ((count.to(tl.int64) * numerator + (2**30 - 1)) >> 30).to(tl.int32)
     else:
         return count * 0 + k

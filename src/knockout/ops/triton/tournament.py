@@ -15,10 +15,11 @@ from knockout.ops.triton.rounds import Played, play_rounds
 def tournament(
     scores: Tensor, mask: Tensor | None, c_tensor: Tensor | None, unit_tensor: Tensor | None, k: int, numerator: int,
     kind: int, alpha: int, c: float, unit: float, by_position: bool, save: bool, fixed: bool,
+    counts: Tensor | None = None,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """As the schema says; shapes never depend on data."""
     batch, new = scores.shape[:-1], scores.new_empty
-    call = call_of(scores, c_tensor, unit_tensor, k, numerator, kind, alpha, c, unit, save)
+    call = call_of(scores, c_tensor, unit_tensor, k, numerator, kind, alpha, c, unit, save, counts)
     members = 1 << call.rounds
     member = new((*batch, k, members), dtype=torch.int32)
     weight = new(member.shape, dtype=call.dtype)

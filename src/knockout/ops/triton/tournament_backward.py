@@ -20,11 +20,11 @@ _CHUNK = 2048  # pairs of a long row that a program has
 def tournament_backward(
     d_weight: Tensor | None, d_score: Tensor | None, scores: Tensor, mask: Tensor | None, c_tensor: Tensor | None,
     unit_tensor: Tensor | None, member: Tensor, saved: Tensor, k: int, numerator: int, kind: int, alpha: int, c: float,
-    unit: float, by_position: bool,
+    unit: float, by_position: bool, counts: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """As the schema says."""
     out = torch.zeros_like(scores, memory_format=torch.contiguous_format)
-    call = call_of(scores, c_tensor, unit_tensor, k, numerator, kind, alpha, c, unit, True)
+    call = call_of(scores, c_tensor, unit_tensor, k, numerator, kind, alpha, c, unit, True, counts)
     if call.rows == 0 or (d_weight is None and d_score is None):
         return out
     nodes = Saved.of(saved.contiguous(), call)

@@ -14,17 +14,20 @@
 namespace knockout {
 
 // The sizes of a row's result, as Quota in Python: all k slots, or, if numerator is not 0, the fraction
-// numerator / 2^30 of the row's active candidates, rounded up.
+// numerator / 2^30 of the row's active candidates, rounded up; or, with counts, as many as the row wants, from 1 to k.
 struct RowShape {
   int64_t n, k, numerator;
+  int64_t wanted;  // slots that a row fills if it has enough candidates, and there is no fraction
+  int64_t least;   // of the wanted slots of all rows: every node eliminates a candidate, and so many remain
   int rounds = 0;  // enough for every row of this shape
 
-  RowShape(int64_t n_, int64_t k_, int64_t numerator_ = 0) : n(n_), k(k_), numerator(numerator_) {
-    while (numerator ? (numerator << rounds) < kDenominator && max_members() < n : (k << rounds) < n) ++rounds;
+  RowShape(int64_t n_, int64_t k_, int64_t numerator_ = 0, bool counts = false)
+      : n(n_), k(k_), numerator(numerator_), wanted(k_), least(counts ? 1 : k_) {
+    while (numerator ? (numerator << rounds) < kDenominator && max_members() < n : (least << rounds) < n) ++rounds;
   }
   int64_t max_members() const { return int64_t{1} << rounds; }  // of a slot
   int64_t slots_for(int64_t active) const {
-    return numerator ? (active * numerator + kDenominator - 1) / kDenominator : k;
+    return numerator ? (active * numerator + kDenominator - 1) / kDenominator : wanted;
   }
 
   static constexpr int64_t kDenominator = int64_t{1} << 30;

@@ -76,10 +76,12 @@ int64_t ordered_entries(const Boost<T>& boost, const Round* round, int32_t round
 
 // A length that suffices for every row of n candidates and k slots, known without running the tournament and linear in
 // k and n, so that Python can compute it for symbolic sizes. Every node eliminates a candidate, and k remain: that is
-// k + n + 2 (n - k) refs at most.
+// k + n + 2 (n - k) refs at most. Where rows may want fewer of the k slots, `least` of them remain.
 struct SavedLength {
   int64_t base, per_slot, per_candidate;
-  constexpr int64_t of(int64_t n, int64_t k) const { return base + per_slot * k + per_candidate * n; }
+  constexpr int64_t of(int64_t n, int64_t k, int64_t least) const {
+    return base + per_slot * least + per_candidate * n + (k - least);
+  }
 };
 
 template <class T>

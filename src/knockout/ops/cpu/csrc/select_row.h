@@ -22,14 +22,14 @@ template <class T>
 struct Workspace {
   Buffer<Entry<T>> entries;
   CandidateMemory<T> candidates;
-  Buffer<Pair> pair;  // per node, as `share`: every node eliminates a candidate, and k remain
+  Buffer<Pair> pair;  // per node, as `share`: every node eliminates a candidate, and some remain
   Buffer<T> share;
   Buffer<Branch<T>> branches, other_branches;
 
   explicit Workspace(const RowShape& shape)
       : entries(shape.n),
-        pair(shape.n - shape.k),
-        share(shape.n - shape.k),
+        pair(shape.n - shape.least),
+        share(shape.n - shape.least),
         branches(shape.n + 1),
         other_branches(shape.n + 1) {}
 };

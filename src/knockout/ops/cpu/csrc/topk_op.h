@@ -98,8 +98,8 @@ BlendSlots<T> blend_slots_of(const Tensor& values, const TournamentCall& call, c
 
 inline TopKResult topk(Tensor values, Tensor scores, std::optional<Tensor> mask, std::optional<Tensor> c_tensor,
                        std::optional<Tensor> unit_tensor, int64_t k, int64_t numerator, int64_t kind, int64_t alpha,
-                       double c, double unit, bool by_position, bool members, bool save) {
-  const TournamentCall call(scores, mask, k, numerator);
+                       double c, double unit, bool by_position, bool members, bool save, std::optional<Tensor> counts) {
+  const TournamentCall call(scores, mask, k, numerator, counts);
   const BoostArguments boost(c_tensor, unit_tensor, kind, alpha, c, unit);
   values = checked_values(values, call);
   const int64_t d = values.size(values.dim() - 1);
@@ -187,8 +187,9 @@ inline std::tuple<Tensor, Tensor> topk_backward(Tensor grad, std::optional<Tenso
                                                 std::optional<Tensor> c_tensor, std::optional<Tensor> unit_tensor,
                                                 Tensor member, Tensor weight, Tensor saved, int64_t k,
                                                 int64_t numerator, int64_t kind, int64_t alpha, double c, double unit,
-                                                bool by_position, bool values_wanted, bool scores_wanted) {
-  const TournamentCall call(scores, mask, k, numerator);
+                                                bool by_position, bool values_wanted, bool scores_wanted,
+                                                std::optional<Tensor> counts) {
+  const TournamentCall call(scores, mask, k, numerator, counts);
   const BoostArguments boost(c_tensor, unit_tensor, kind, alpha, c, unit);
   const int64_t max_members = check_saved(call, member, saved), length = saved.size(saved.dim() - 1);
   values = checked_values(values, call);
@@ -216,9 +217,11 @@ inline std::tuple<Tensor, Tensor> topk_backward(Tensor grad, std::optional<Tenso
     });
     const auto row_backward = [&](int64_t row, int32_t* slot_of, T* weight_of, const auto& threads) -> const char* {
       const RowMembers row_members{members + row * k * max_members, max_members};
+      std::optional<RowCall<T>> own;
+      const RowCall<T>& call_of_row = call.of_row(row, row_call, own);
       CheckedRounds<T> checked;
       if (scores_wanted) {
-        if (const char* found = checked.read(rounds + row * length, length, row_call)) return found;
+        if (const char* found = checked.read(rounds + row * length, length, call_of_row)) return found;
       }
       if (!find_slots(row_members, weight_data + row * k * max_members, k, n, slot_of, weight_of)) return kOtherMembers;
       const bool in_rounds = scores_wanted && checked.valid();
@@ -232,7 +235,7 @@ inline std::tuple<Tensor, Tensor> topk_backward(Tensor grad, std::optional<Tenso
       S* const row_out = d_scores_data + row * n;
       if (in_rounds) {
         const T* const row_score = d_score_data ? d_score_data + row * k : nullptr;
-        scores_backward(score_rows[row], row_call, checked, row_score, entry.get(), row_out, threads);
+        scores_backward(score_rows[row], call_of_row, checked, row_score, entry.get(), row_out, threads);
       } else if (scores_wanted) {
         invalid_row_backward(score_rows[row], n, row_out);
       }

@@ -28,11 +28,22 @@ struct TournamentCall {
   RowShape row;
   int64_t rows;
 
-  TournamentCall(const Tensor& scores_, const std::optional<Tensor>& mask_, int64_t k, int64_t numerator)
-      : scores(scores_), mask(mask_), batch(checked_batch(scores_, mask_)), row(checked_row(batch, k, numerator)) {
+  TournamentCall(const Tensor& scores_, const std::optional<Tensor>& mask_, int64_t k, int64_t numerator,
+                 const std::optional<Tensor>& counts)
+      : scores(scores_),
+        mask(mask_),
+        batch(checked_batch(scores_, mask_)),
+        row(checked_row(batch, k, numerator, counts.has_value())) {
     batch.pop_back();
     rows = product(batch, batch.size());
     scores = as_aligned(scores);
+    if (counts) read_counts(*counts);
+  }
+
+  // The call as it is for a row, which `own` may be used for.
+  template <class T>
+  const RowCall<T>& of_row(int64_t index, const RowCall<T>& all, std::optional<RowCall<T>>& own) const {
+    return wanted_.empty() ? all : own.emplace(all.wanting(wanted_[static_cast<size_t>(index)]));
   }
 
  private:
@@ -47,17 +58,35 @@ struct TournamentCall {
     return sizes;
   }
 
-  static RowShape checked_row(const Sizes& sizes, int64_t k, int64_t numerator) {
+  static RowShape checked_row(const Sizes& sizes, int64_t k, int64_t numerator, bool counts) {
     const int64_t n = sizes.back();
     check(n < (int64_t{1} << 30), "scores must have less than 2^30 candidates; got n = ", n);
     check(k >= 1 && k <= n, "k must be from 1 to n = ", n, ", the number of scores in a row; got ", k);
     check(numerator >= 0 && numerator < RowShape::kDenominator, "numerator must be from 0 to 2^30 - 1; got ",
           numerator);
-    const RowShape shape(n, k, numerator);
+    check(!counts || numerator == 0, "counts must be None with a fraction; got a tensor, and numerator = ", numerator);
+    const RowShape shape(n, k, numerator, counts);
     check(shape.slots_for(n) == k, "k must be the fraction numerator / 2^30 of n = ", n, ", rounded up, which is ",
           shape.slots_for(n), "; got ", k);
     return shape;
   }
+
+  // Copy the counts, and check the copy: another thread may change the tensor at any time.
+  void read_counts(const Tensor& counts) {
+    check_tensor(counts, "counts", {ScalarType::Long}, "int64");
+    check_shape(counts, "counts", batch, {});
+    const Tensor aligned = as_aligned(counts);
+    const RowOffsets offset_of(aligned, batch);
+    const int64_t* const data_of_counts = data<int64_t>(aligned);
+    wanted_.reserve(static_cast<size_t>(rows));
+    for (int64_t index = 0; index < rows; ++index) {
+      const int64_t wanted = read_once(data_of_counts[offset_of(index)]);
+      check(wanted >= 1 && wanted <= row.k, "counts must be from 1 to k = ", row.k, "; got ", wanted);
+      wanted_.push_back(wanted);
+    }
+  }
+
+  std::vector<int64_t> wanted_;  // slots of each row; empty if all want k
 };
 
 // The rows of scores and mask, both (*batch, n) with any strides.
@@ -169,18 +198,20 @@ TournamentResult play_tournament(const TournamentCall& call, const RowCall<Compu
   std::vector<RowResults<T>> results(call.rows);  // of rows that a thread has worked on, at the index of the first
   parallel_rows(call.rows, n, [&](int64_t begin, int64_t end, const auto& threads) {
     Workspace<T> work(call.row);
+    std::optional<RowCall<T>> own;
     for (int64_t row = begin; row < end; ++row) {
+      const RowCall<T>& call_of_row = call.of_row(row, row_call, own);
       const SlotOutputs<T> row_out{out.score + row * k, out.leader + row * k, out.filled + row * k};
       RowResults<T>& some = results[begin];
       with_row(some, row, threads,
-               [&] { select_row<T>(score_rows[row], row_call, keep.rounds, work, row_out, some, threads); });
+               [&] { select_row<T>(score_rows[row], call_of_row, keep.rounds, work, row_out, some, threads); });
       if (!keep.members) some.member.clear(), some.weight.clear(), some.end.clear();
       if (row == begin) some.expect(end - begin - 1);
     }
   });
 
   int64_t max_members = keep.fixed ? call.row.max_members() : keep.members ? 1 : 0;
-  int64_t length = keep.rounds && keep.fixed ? saved_length<T>().of(n, k) : 0;
+  int64_t length = keep.rounds && keep.fixed ? saved_length<T>().of(n, k, call.row.least) : 0;
   bool* next_valid = data<bool>(valid);
   for (const RowResults<T>& some : results) {
     for (const auto& row : some.rows) *next_valid++ = row.valid;
@@ -245,12 +276,13 @@ Tensor tournament_backward_of(const TournamentCall& call, const RowCall<ComputeT
   // Errors are not thrown from here: they would cross the threads of PyTorch.
   std::atomic<const char*> problem = nullptr;
   parallel_rows(call.rows, n, [&](int64_t begin, int64_t end, const auto& threads) {
+    std::optional<RowCall<T>> own;
     for (int64_t row = begin; row < end; ++row) {
       const OutputGradients<T> output{d_weights ? d_weights + row * members_per_row : nullptr,
                                       d_scores ? d_scores + row * k : nullptr};
-      const char* const found =
-          select_row_backward<T>(score_rows[row], row_call, {members + row * members_per_row, max_members}, output,
-                                 saved_data + row * length, length, gradient + row * n, threads);
+      const char* const found = select_row_backward<T>(score_rows[row], call.of_row(row, row_call, own),
+                                                       {members + row * members_per_row, max_members}, output,
+                                                       saved_data + row * length, length, gradient + row * n, threads);
       if (found) problem = found;
     }
   });
@@ -260,8 +292,9 @@ Tensor tournament_backward_of(const TournamentCall& call, const RowCall<ComputeT
 
 inline TournamentResult tournament(Tensor scores, std::optional<Tensor> mask, std::optional<Tensor> c_tensor,
                                    std::optional<Tensor> unit_tensor, int64_t k, int64_t numerator, int64_t kind,
-                                   int64_t alpha, double c, double unit, bool by_position, bool save, bool fixed) {
-  const TournamentCall call(scores, mask, k, numerator);
+                                   int64_t alpha, double c, double unit, bool by_position, bool save, bool fixed,
+                                   std::optional<Tensor> counts) {
+  const TournamentCall call(scores, mask, k, numerator, counts);
   const BoostArguments boost(c_tensor, unit_tensor, kind, alpha, c, unit);
   return dispatch_dtype(call.scores, [&](auto s) {
     using S = decltype(s);
@@ -275,8 +308,8 @@ inline Tensor tournament_backward(std::optional<Tensor> d_weight, std::optional<
                                   std::optional<Tensor> mask, std::optional<Tensor> c_tensor,
                                   std::optional<Tensor> unit_tensor, Tensor member, Tensor saved, int64_t k,
                                   int64_t numerator, int64_t kind, int64_t alpha, double c, double unit,
-                                  bool by_position) {
-  const TournamentCall call(scores, mask, k, numerator);
+                                  bool by_position, std::optional<Tensor> counts) {
+  const TournamentCall call(scores, mask, k, numerator, counts);
   const BoostArguments boost(c_tensor, unit_tensor, kind, alpha, c, unit);
   check_saved(call, member, saved);
   return dispatch_dtype(call.scores, [&](auto s) {
