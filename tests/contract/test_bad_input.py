@@ -180,7 +180,7 @@ V, S = torch.randn(4, 10, 3), torch.randn(4, 10)
         (lambda: knockout.topk(V.mT, S, 2), ValueError, ["If their last dimension is n pass values.mT"]),
         (lambda: knockout.topk(V.tolist(), S, 2), TypeError, ["Pass torch.as_tensor(values)"]),
         (lambda: knockout.topk(list(V), S, 2), TypeError, ["Pass torch.stack(values)"]),
-        (lambda: knockout.select([0.1, 0.2], 1), TypeError, ["Pass torch.as_tensor(scores)"]),
+        (lambda: knockout.select(S[0].tolist(), 1), TypeError, ["Pass torch.as_tensor(scores)"]),
         (lambda: knockout.select(S.numpy(), 1), TypeError, ["Pass torch.as_tensor(scores)"]),
         (lambda: TokenPool(3, 2)(V.numpy()), TypeError, ["x must be a torch.Tensor", "Pass torch.as_tensor(x)"]),
         (lambda: knockout.select(S, 2, mask=(S > 0).numpy()), TypeError, ["Pass torch.as_tensor(mask)"]),
