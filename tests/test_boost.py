@@ -198,3 +198,12 @@ def test_exponentials_at_the_limits_of_their_numbers(dtype: torch.dtype) -> None
         assert exp(torch.tensor(high, dtype=dtype)).item() == pytest.approx(limits.max / 2, rel=1e-4)
     assert exp(torch.tensor(0.0, dtype=dtype)).item() == 1.0
     assert expm1(torch.tensor(0.0, dtype=dtype)).item() == 0.0
+
+
+def test_a_compiled_call_takes_a_tensor_as_its_boost() -> None:
+    values, scores = randn(3, 30, 4), randn(3, 30)
+    torch.compiler.reset()
+    compiled = torch.compile(knockout.topk, backend="eager", fullgraph=True)
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        for c in (2.0, 3.0):
+            same_bits(compiled(values, scores, 5, torch.tensor(c)).values, knockout.topk(values, scores, 5, c).values)

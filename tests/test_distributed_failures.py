@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import re
 import signal
 import time
@@ -48,6 +49,21 @@ def test_gradients_must_be_enabled_on_all_or_none(workers: Workers) -> None:
     for answer in workers.run(without_gradient, size=2):
         assert answer.kind == "ValueError"
         assert "whether gradients are enabled must be the same on all ranks" in answer.text
+
+
+def changed(_: int) -> list[str]:
+    picked, texts = distributed.select(randn(2, 20), 4, group=GROUPS[2]), []
+    for change in (lambda: picked[0], picked.detach, lambda: picked.to("cpu"), lambda: pickle.dumps(picked)):
+        with pytest.raises(TypeError) as error:
+            change()
+        texts.append(str(error.value))
+    return texts
+
+
+def test_a_part_of_a_selection_cannot_be_changed(workers: Workers) -> None:
+    for answer in workers.run(changed, size=2):
+        assert len(answer) == 4
+        assert all("bound to its process group: it cannot be moved, detached, indexed" in text for text in answer)
 
 
 RIGHT: dict[str, Any] = {"k": 4, "boost": 2.0, "order": "score", "hard": False, "slots": "replicated"}

@@ -40,6 +40,8 @@ class Selection(SelectionTensors):
     >>> keys, positions = torch.randn(4, 8), torch.arange(4.0).unsqueeze(-1)
     >>> picked.apply(keys).shape, (picked @ positions).flatten()
     (torch.Size([2, 8]), tensor([1., 3.]))
+
+    It moves and saves as a tensor does: ``to``, ``detach``, ``torch.save``; and ``picked[0]`` is a row of the batch.
     """
 
     def __init__(

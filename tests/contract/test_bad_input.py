@@ -11,7 +11,7 @@ import torch
 
 import knockout
 from knockout import boost, methods, metrics
-from knockout.nn import TokenPool
+from knockout.nn import TokenPool, TopK
 
 V, S = torch.randn(4, 10, 3), torch.randn(4, 10)
 K = torch.arange(4)  # a k for each row
@@ -192,6 +192,28 @@ K = torch.arange(4)  # a k for each row
         (lambda: TokenPool(3, ratio=True), ValueError, ["ratio must be a float between 0 and 1", "True"]),
         (lambda: TokenPool(3, ratio="0.5"), ValueError, ["ratio must be a float between 0 and 1", "'0.5'"]),
         (lambda: TokenPool(True, 2), TypeError, ["dim must be an int", "bool"]),
+        # Scores as nn.Linear(d, 1) gives them, and a mask as embeddings are multiplied by it.
+        (lambda: knockout.topk(V, S[..., None], 3), ValueError, ["n = 1", "pass scores.squeeze(-1)"]),
+        (lambda: knockout.topk(V[0], S[0][:, None], 3), ValueError, ["n = 1", "pass scores.squeeze(-1)"]),
+        (lambda: knockout.topk(V, S[..., None], 1), ValueError, ["If there are 10 candidates pass scores.squeeze(-1)"]),
+        (lambda: knockout.select(S[..., None], 3), ValueError, ["pass scores.squeeze(-1)"]),
+        (lambda: methods.lapsum(S[..., None], 3), ValueError, ["pass scores.squeeze(-1)"]),
+        (lambda: knockout.select(S[..., None], 0.3) @ V, ValueError, ["If there are 10 candidates pass scores.squ"]),
+        (lambda: TopK(3)(V, S[..., None]), ValueError, ["If there are 10 candidates pass scores.squeeze(-1)"]),
+        (lambda: knockout.select(S[..., None], 1, mask=S > 0), ValueError, ["Pass scores.squeeze(-1)"]),
+        (lambda: knockout.select(S, 2, mask=S[..., None] > 0), ValueError, ["(4, 10, 1)", "Pass mask.squeeze(-1)"]),
+        (lambda: TokenPool(3, 2)(V, S[..., None] > 0), ValueError, ["(4, 10, 1)", "Pass mask.squeeze(-1)"]),
+        # Other shapes, and what is no tensor.
+        (lambda: knockout.topk(S, V, 2), ValueError, ["If values and scores are swapped: values come first"]),
+        (lambda: knockout.topk(V.mT, S, 2), ValueError, ["If their last dimension is n pass values.mT"]),
+        (lambda: knockout.topk(V.tolist(), S, 2), TypeError, ["Pass torch.as_tensor(values)"]),
+        (lambda: knockout.topk(list(V), S, 2), TypeError, ["Pass torch.stack(values)"]),
+        (lambda: knockout.select(S[0].tolist(), 1), TypeError, ["Pass torch.as_tensor(scores)"]),
+        (lambda: knockout.select(S.numpy(), 1), TypeError, ["Pass torch.as_tensor(scores)"]),
+        (lambda: TokenPool(3, 2)(V.numpy()), TypeError, ["x must be a torch.Tensor", "Pass torch.as_tensor(x)"]),
+        (lambda: knockout.select(S, 2, mask=(S > 0).numpy()), TypeError, ["Pass torch.as_tensor(mask)"]),
+        (lambda: knockout.select(S, 2, mask=(S > 0).long()), TypeError, ["int64. Pass mask.bool()"]),
+        (lambda: knockout.select(S, 2, mask=0 * S), TypeError, ["mask.bool(), or mask == 0 for a mask that is added"]),
     ],
 )
 def test_bad_input(call: Callable[[], Any], error: type[Exception], words: list[str]) -> None:
@@ -229,6 +251,22 @@ def test_empty_batches_and_empty_vectors(shape: tuple[int, ...], hard: bool) -> 
 def test_an_integer_like_k_will_do() -> None:
     np = pytest.importorskip("numpy")
     assert knockout.topk(V, S, np.int64(3), boost=np.float32(2)).values.shape == (4, 3, 3)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: knockout.topk(V[:, :9], S, 2),
+        lambda: knockout.topk(V, S, 11),
+        lambda: knockout.topk(V[0, :9], S[0], 2),
+        lambda: knockout.select(S, 2, mask=S[:, :9] > 0),
+        lambda: knockout.select("0.1", 2),
+    ],
+)
+def test_no_hint_where_none_would_help(call: Callable[[], Any]) -> None:
+    with pytest.raises((ValueError, TypeError)) as caught:
+        call()
+    assert not any(word in str(caught.value).lower() for word in ("pass ", "squeeze", "swapped"))
 
 
 def test_the_hint_to_unsqueeze_is_given_only_where_it_helps() -> None:

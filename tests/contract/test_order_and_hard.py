@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
 import torch
 
 import knockout
 from knockout.boost import Boost, Fixed
+from knockout.functional import Order
 from tests.cases import BOOSTS, randn, same_bits, separated
 
 
@@ -57,3 +60,24 @@ def test_hard_weights_are_one_hot_with_the_soft_gradient() -> None:
     up = randn(2, 3, 20, seed=3)
     (one,), (other,) = (torch.autograd.grad(x.weights(), scores, up) for x in (soft, hard))
     torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("order", ["score", "position"])
+@pytest.mark.parametrize("hard", [False, True])
+def test_all_candidates_pass_in_order_and_their_scores_get_no_gradient_through_the_values(
+    order: Order, hard: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("knockout.no_gradient._warned", False)
+    monkeypatch.setattr("knockout.functional.is_due", lambda: True)
+    scores, values = randn(3, 8).requires_grad_(), randn(3, 8, 2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # where there is nothing to choose, there is nothing to warn of
+        out = knockout.topk(values, scores, 8, order=order, hard=hard)
+    expected = scores.argsort(dim=-1, descending=True) if order == "score" else torch.arange(8).expand(3, 8)
+    assert torch.equal(out.indices, expected)
+    same_bits(out.values, values.gather(1, expected.unsqueeze(-1).expand(-1, -1, 2)))
+    same_bits(out.scores, scores.gather(1, expected))
+    (gradient,) = torch.autograd.grad(out.values.sum(), scores, retain_graph=True)
+    assert not gradient.any()
+    (gradient,) = torch.autograd.grad(out.scores.sum(), scores)
+    assert gradient.tolist() == [[1.0] * 8] * 3

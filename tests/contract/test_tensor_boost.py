@@ -92,3 +92,32 @@ def test_a_bad_number_that_comes_later(backend: str) -> None:
             number.fill_(bad)
             with pytest.raises((RuntimeError, ValueError), match=f"{name} must be finite and above 0"):
                 knockout.select(separated(30), 5, boost)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_a_tensor_means_relative_as_a_number_does(dtype: torch.dtype) -> None:
+    values, scores, c = randn(3, 30, 4), separated(3, 30), torch.tensor(2.0, dtype=dtype, requires_grad=True)
+    expected = knockout.topk(values, scores, 5, 2.0)
+    for out in (
+        knockout.topk(values, scores, 5, c),
+        knockout.topk(values, scores, 5, torch.nn.Parameter(c)),
+        knockout.nn.TopK(5, c)(values, scores),
+    ):
+        for one, other in zip(out, expected, strict=True):
+            same_bits(one, other)
+    assert torch.equal(knockout.select(scores, 5, c).weights(), knockout.select(scores, 5, 2.0).weights())
+
+
+@pytest.mark.parametrize(
+    ("c", "words"),
+    [
+        (torch.tensor(4), "Relative: c must be an int, a float, or a floating tensor without dimensions; .*int64"),
+        (torch.ones(3), r"Relative: c must be .*; got a tensor of shape \(3,\)"),
+    ],
+)
+def test_which_tensor_a_boost_may_be(c: Tensor, words: str) -> None:
+    for use in (lambda: knockout.select(randn(9), 2, c), lambda: knockout.nn.TopK(2, c)):
+        with pytest.raises(TypeError, match=words):
+            use()
+    with pytest.raises(ValueError, match="Relative: c must be on the device of scores, cpu; got meta"):
+        knockout.select(randn(9), 2, torch.tensor(4.0, device="meta"))

@@ -28,9 +28,13 @@ def boost_and_buffers(boost: float | Tensor | Boost | None) -> tuple[Boost, dict
         return Adaptive(SHARPNESS, DEFAULT.unit), {"sharpness": SHARPNESS, "unit": 0.0}
     made = as_boost(boost, torch.device("cpu"))
     if isinstance(made, Adaptive):
-        c, unit, limits = float(made.c), float(made.unit), torch.finfo(torch.float32)
+        c, unit, limits = _number(made.c), _number(made.unit), torch.finfo(torch.float32)
         return replace(made, c=c, unit=unit), {"sharpness": c, "unit": min(max(unit, limits.tiny), limits.max)}
-    return made, {"sharpness": float(made.c)} if isinstance(made, (Relative, Fixed)) else {}
+    return made, {"sharpness": _number(made.c)} if isinstance(made, (Relative, Fixed)) else {}
+
+
+def _number(of: float | Tensor) -> float:
+    return of.item() if isinstance(of, Tensor) else float(of)
 
 
 def is_readable(number: Tensor) -> bool:
