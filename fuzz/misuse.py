@@ -110,7 +110,7 @@ CALLS: dict[str, dict[str, Callable[[], Any]]] = {
     "topk": {"values": _values, "scores": _scores, "k": lambda: K},
     "apply": {"values": _values},
 }
-OPTIONS = ("boost", "mask", "order", "hard")
+OPTIONS = ("boost", "mask", "order", "hard", "max_k")
 
 
 class WrongCall(NamedTuple):
@@ -136,6 +136,8 @@ class Misuse(Kind[WrongCall]):
         try:
             given = {name: make() for name, make in CALLS[case.function].items()}
             given |= {name: _made(name, what) for name, what in case.arguments.items()}
+            if case.arguments.get("k") in TENSORS:
+                given.setdefault("max_k", K)
             if case.function == "apply":
                 result: Any = knockout.select(_scores(), K).apply(**given)
             else:
@@ -169,13 +171,16 @@ def _drawn(draw: Draw, name: str) -> str:
         return draw.choice(list(BOOSTS))
     if name in ("scores", "values", "mask") and draw.chance(0.8):
         return draw.choice(list(TENSORS))
+    if name == "k" and draw.chance(0.5):
+        return draw.choice([each for each in TENSORS if each != "huge, expanded"])  # to read so many counts takes hours
     return draw.choice([*NUMBERS, *OBJECTS])
 
 
 def _made(name: str, what: str) -> Any:
     if name == "boost" and what in BOOSTS:
         return BOOSTS[what]()
-    if name in ("scores", "values", "mask") and what in TENSORS:
-        whole = {"scores": _scores(), "values": _values(), "mask": _scores() > -0.5}[name]
+    if name in ("scores", "values", "mask", "k") and what in TENSORS:
+        counts = torch.tensor([[1, K], [K, 0]])
+        whole = {"scores": _scores(), "values": _values(), "mask": _scores() > -0.5, "k": counts}[name]
         return TENSORS[what](whole)
     return {**NUMBERS, **OBJECTS}[what]

@@ -231,11 +231,23 @@ def _like_scores(draw: Draw, x: Any, call: Call) -> Any:
     return _bytes_as_bool(draw, scores, call) if isinstance(scores, Tensor) else x
 
 
+def _counts(draw: Draw, x: Any, call: Call) -> Any:
+    """Counts for the rows of the scores, most of them in range."""
+    scores, k = call.argument("scores"), call.argument("k")
+    if not isinstance(scores, Tensor) or not scores.dim() or not isinstance(k, int) or not 0 < k < 2**31:
+        return x
+    counts = torch.full(scores.shape[:-1], 1 + draw.randrange(k), dtype=torch.int64)
+    if counts.numel():
+        counts.view(-1)[draw.randrange(counts.numel())] = draw.pick([1, k], INTEGERS)
+    return counts
+
+
 REFERENCES: dict[str, Change] = {"shuffled": _shuffle, "random references": _references}
 BY_NAME: dict[str, dict[str, Change]] = {
     "saved": {"a field": _set_field, "another field": _set_field, **REFERENCES},
     "member": REFERENCES,
     "mask": {"bytes as bool": _bytes_as_bool},
+    "counts": {"other counts": _counts},
     "valid": {"bytes as bool": _bytes_as_bool},
 }
 
@@ -288,5 +300,7 @@ def changes_of(name: str, value: Any) -> dict[str, Change]:
     if value is None:
         if name == "mask":
             return {"bytes as bool": _like_scores}
+        if name == "counts":
+            return {"counts": _counts}
         return {"a tensor": lambda draw, x, call: _of_another_argument(draw, torch.ones(()), call)}
     return NUMBER.get(type(value), {"zero": lambda draw, x, call: 0})  # the type was changed before

@@ -86,9 +86,11 @@ def drawn_case(draw: Draw, most: int) -> Case:
     n = draw.randint(1, most)
     dtype = draw.choice(DTYPES)
     kind = Overlapping if draw.chance(0.05) else Case
+    k = draw.choice([draw.randint(1, min(n, 8)), draw.randint(1, min(n, 300)), draw.uniform(0.001, 0.999)])
+    few = n * (k if isinstance(k, int) else k * n + 1) < 2**16  # counts take the reference memory for n members a slot
     return kind(
         n=n,
-        k=draw.choice([draw.randint(1, min(n, 8)), draw.randint(1, min(n, 300)), draw.uniform(0.001, 0.999)]),
+        k=k,
         boost=_drawn_boost(draw),
         dtype=dtype,
         values_dtype=draw.pick([dtype], DTYPES),
@@ -102,6 +104,7 @@ def drawn_case(draw: Draw, most: int) -> Case:
         through=(draw.chance(0.5), draw.chance(0.5), draw.chance(0.5)),
         d=draw.choice([0, 1, 3, 16, 37]),
         seed=draw.randrange(2**32),
+        counted=few and draw.chance(0.3),
     )
 
 

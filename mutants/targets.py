@@ -95,7 +95,12 @@ def _targets() -> tuple[Target, ...]:
         Target(
             f"{SRC}/quota.py",
             ("tests/test_quota.py", *CASES),
-            _contract("fraction", "values"),
+            _contract("fraction", "counts", "values"),
+        ),
+        Target(
+            f"{SRC}/counts.py",
+            (*_contract("counts", "bad_input"), "tests/test_quota.py"),
+            (*_contract("compile", "vmap"), "tests/test_nn_topk.py", "tests/test_nn_pool.py"),
         ),
         Target(
             f"{SRC}/candidates.py",

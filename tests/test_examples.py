@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import knockout
-from examples import baselines, common, needles, patches, retrieval, sentences, text_data
+from examples import baselines, budgets, common, needles, patches, retrieval, sentences, text_data
 from harness import fashion_mnist
 from harness.command import UsageError
 from tests.cases import randn
@@ -228,3 +228,17 @@ def test_gates_leave_value_rows_unchanged_at_zero_and_learn() -> None:
     assert scores.grad is not None
     assert int((scores.grad != 0).sum()) == 3
     assert isinstance(picked, knockout.Selection)
+
+
+def test_a_learned_k_beats_one_k_for_all_rows_at_the_same_cost() -> None:
+    fixed, slots = budgets.train(0, k=6, steps=120)
+    learned, used = budgets.train(0, price=0.06, steps=120)
+    assert slots == 6.0
+    assert 4.0 < used < 6.0
+    assert learned < 0.7 * fixed
+
+
+def test_the_table_of_budgets(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(budgets, "train", lambda seed, **_: (0.25 + seed / 2, 4.0))
+    budgets.table(seeds=range(2))
+    assert "| k = 6 | 0.500 ± 0.250 | 4.000 ± 0.000 |" in capsys.readouterr().out

@@ -12,6 +12,7 @@ from knockout.quota import Quota
 from knockout.shapes import check_broadcast
 from knockout.torch_private import is_transforming
 
+INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 MAX_K_NEEDS_COUNTS = (
     "max_k must come with a tensor k, a count for each row; got max_k = {!r} and k = {!r}. For one count for all rows "
     "pass k alone"
@@ -77,7 +78,7 @@ def check_counts(k: Tensor, most: int | None, what: str) -> bool:
     """
     if not isinstance(k, Tensor):
         raise TypeError(f"k must be a tensor of integers, a count for each row; got {k!r} of type {type(k).__name__}")
-    if k.dtype == torch.bool or k.is_floating_point() or k.is_complex():
+    if k.dtype not in INTEGERS:
         raise TypeError(
             f"k as a tensor must have integers, how many candidates each row selects; got {k.dtype}. "
             + ("For a number of all rows pass an int or a float" if k.dim() == 0 else "Pass k.long()")
