@@ -177,12 +177,12 @@ def test_where_all_tokens_pass_it_is_the_encoder_without_pools(options: dict[str
 def test_all_tokens_compiled_and_under_checkpoints() -> None:
     torch._dynamo.reset()
     x, mask = tokens(2, 20), masked(2, 20, [20, 13])
-    made = encoder(2, lengths={0: 9}, keep=1, gate=True, block=12, unpool=True)
+    made = encoder(1, lengths={0: 9}, keep=1, gate=True, unpool=True)
     checkpointed = copy.deepcopy(made)
     checkpointed.layers = nn.ModuleList(checkpoint_wrapper(layer) for layer in checkpointed.layers)
     expected = made(x, mask).x
     gradients = torch.autograd.grad(expected.sin().sum(), list(made.parameters()))
-    compiled = torch.compile(made, backend="aot_eager", fullgraph=True)
+    compiled = torch.compile(made, backend="eager", fullgraph=True)
     for model, parameters in ((checkpointed, checkpointed.parameters()), (compiled, made.parameters())):
         out = model(x, mask).x
         torch.testing.assert_close(out, expected)

