@@ -69,4 +69,4 @@ Count = TypeVar("Count", int, Tensor)
 
 
 def _rounded_up(count: Count, numerator: int) -> Count:
-    return -(-count * numerator // DENOMINATOR)
+    return (count * numerator + DENOMINATOR - 1) // DENOMINATOR  # of numbers above 0, which ONNX divides alike
