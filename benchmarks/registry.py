@@ -23,6 +23,7 @@ NAMES = (
     "length",
     "memory",
     "gather",
+    "hard",
     "rounds",
     "bare",
     "distributed",

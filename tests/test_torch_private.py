@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import ast
 import importlib
+import io
 import pkgutil
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -86,6 +88,50 @@ def _dot_products() -> None:
     torch.testing.assert_close(out, (table[rows] * grad[bag]).sum(-1))
 
 
+class _Named(NamedTuple):
+    """What ``register_namedtuple`` is tried with."""
+
+    one: Tensor
+
+
+class _ReturnsNamed(torch.nn.Module):
+    def forward(self, x: Tensor) -> _Named:
+        return _Named(2 * x)
+
+
+def _register_named() -> None:
+    torch_private.register_namedtuple(_Named, serialized_type_name="_Named")
+    file = io.BytesIO()
+    torch.export.save(torch.export.export(_ReturnsNamed(), (torch.ones(2),)), file)
+    file.seek(0)
+    found = torch.export.load(file).module()(torch.ones(2))
+    assert isinstance(found, _Named)
+    assert found.one.tolist() == [2.0, 2.0]
+
+
+def _torchscript() -> None:
+    inside: list[bool] = []
+
+    def note(x: Tensor) -> Tensor:
+        inside.append(torch_private.is_traced_by_torchscript())
+        return x + 1
+
+    note(torch.zeros(3))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.jit.trace(note, torch.zeros(3), check_trace=False)
+    assert inside == [False, True]
+
+
+def _onnx() -> None:
+    from torch.onnx._internal.exporter import _flags
+
+    inside = []
+    _flags.set_onnx_exporting_flag(lambda: inside.append(torch_private.is_exporting_to_onnx()))()
+    assert not torch_private.is_exporting_to_onnx()
+    assert inside == [True]
+
+
 def _collectives() -> None:
     store = dist.HashStore()  # type: ignore[attr-defined]
     dist.init_process_group("gloo", store=store, rank=0, world_size=1)
@@ -123,6 +169,13 @@ APIS = {
         "torch.autograd.forward_ad._current_level",
         "forward-mode differentiation raises instead of losing tangents",
         _forward_mode,
+    ),
+    "register_namedtuple": Api(
+        "torch.utils._pytree._register_namedtuple", "programs that return results of layers are saved", _register_named
+    ),
+    "is_traced_by_torchscript": Api("torch._C._is_tracing", "torch.jit.trace is refused", _torchscript),
+    "is_exporting_to_onnx": Api(
+        "torch.onnx._internal.exporter._flags._is_onnx_exporting", "what ONNX cannot hold is refused", _onnx
     ),
     "collectives": Api("torch.ops._c10d_functional", "ranks of knockout.distributed exchange tensors", _collectives),
 }

@@ -17,6 +17,7 @@ from knockout.dtypes import DTYPES
 from knockout.quota import Quota
 from knockout.shapes import check_broadcast, check_values_shape
 from knockout.torch_private import is_transforming
+from knockout.tracing import refuse_torchscript
 
 K_MUST_BE = "k must be an int, how many candidates to select, or a fraction between 0 and 1 of them"
 
@@ -58,6 +59,7 @@ def check_scores(scores: Tensor, k: float, mask: Tensor | None) -> Quota:
 
 def check_scores_and_mask(scores: Tensor, mask: Tensor | None) -> None:
     """Check scores (..., n) and mask (..., n) bool or None."""
+    refuse_torchscript()
     _check_floating(scores, "scores")
     if scores.dim() == 0:
         raise ValueError("scores must have shape (..., n), a score per candidate; got a tensor without dimensions")
@@ -177,6 +179,7 @@ def check_tokens(x: Tensor, mask: Tensor | None, positions: Tensor | None, dim: 
 
     The batch dimensions of mask and positions must expand to those of x.
     """
+    refuse_torchscript()
     _check_floating(x, "x")
     if x.dim() < 2 or x.shape[-1] != dim:
         raise ValueError(f"x must have shape (..., n, {dim}), a token of dimension {dim} each; got {tuple(x.shape)}")
@@ -234,6 +237,8 @@ def _check_vectors(x: Tensor, name: str, shape: str, each: str, count: int) -> N
 def check_expands(tensor: Tensor, name: str, x: Tensor) -> None:
     """Check that the batch dimensions of a tensor (..., n) expand to those of x (..., n, dim)."""
     check_broadcast(tensor.shape[:-1], name, x.shape[:-2], "x")
+    if tensor.shape[:-1] == x.shape[:-2]:
+        return  # to broadcast shapes is slow
     if torch.broadcast_shapes(tensor.shape[:-1], x.shape[:-2]) != x.shape[:-2]:
         raise ValueError(
             f"{name} must not have more rows than x, {tuple(x.shape[:-2])}; got {tuple(tensor.shape[:-1])}. Expand x"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
@@ -19,9 +19,11 @@ from knockout.ops.autograd.tournament import tournament
 from knockout.ops.choice import choose
 from knockout.plan import SparsePlan
 from knockout.quota import Quota
+from knockout.results import refuse_as_tensor
 from knockout.rows.sources import RowSource, check_source
 from knockout.selection import Selection
 from knockout.selection_tensors import Origin
+from knockout.torch_private import register_namedtuple
 
 __all__ = ["TopKResult", "select", "topk"]
 
@@ -36,6 +38,13 @@ class TopKResult(NamedTuple):
     scores: Tensor  # (..., k)
     indices: Tensor  # (..., k) int64, each slot's leader; -1 in an empty slot
     mask: Tensor  # (..., k) bool; False for an empty slot
+
+    @classmethod
+    def __torch_function__(cls, function: Any, *_: Any) -> Any:
+        refuse_as_tensor(cls, function)
+
+
+register_namedtuple(TopKResult, serialized_type_name="knockout.TopKResult")
 
 
 def topk(

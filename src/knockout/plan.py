@@ -7,6 +7,7 @@ never held whole.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -17,6 +18,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 from torch.autograd import Function
+from torch.nn.functional import embedding
 from torch.utils.checkpoint import checkpoint
 
 from knockout.dtypes import computing_dtype, full_precision
@@ -25,6 +27,7 @@ from knockout.ops.reference.exact import exact_sum
 from knockout.rows.gather import Progress, blend_rows
 from knockout.rows.sources import RowSource
 from knockout.torch_private import is_transforming
+from knockout.tracing import is_exporting
 
 
 @dataclass(eq=False)
@@ -136,7 +139,8 @@ class SparsePlan(Plan):
         """Weights, members and which rows are valid, for values with these batch dimensions."""
         weight, member, valid = self.weight, self.member, self.valid
         if batch != member.shape[:-2]:
-            batch = torch.broadcast_shapes(batch, member.shape[:-2])
+            # None are common, and to broadcast shapes is slow.
+            batch = torch.broadcast_shapes(batch, member.shape[:-2]) if batch else member.shape[:-2]
             weight, member = (x.expand(*batch, *x.shape[-2:]) for x in (weight, member))
             valid = valid.expand(*batch, 1)
         return weight, member, valid
@@ -148,6 +152,24 @@ class SparsePlan(Plan):
         leads = torch.zeros_like(self.weight)
         leads[..., 0] = (self.member[..., 0] < self.n).to(leads.dtype)
         return straight_through(leads, self.weight)
+
+
+@dataclass(eq=False)
+class HardPlan(SparsePlan):
+    """One candidate per slot, with all the weight: the true top k."""
+
+    def apply(self, values: Tensor) -> Tensor:
+        if not is_exporting():
+            return super().apply(values)
+        # Of operators that every runtime has, and that need no gradient.
+        place, n, d = self.member.squeeze(-1), values.shape[-2], values.shape[-1]
+        row = place.clamp(max=n - 1)
+        if values.dim() > 2:
+            batch = torch.broadcast_shapes(values.shape[:-2], row.shape[:-1])
+            values = values.expand(*batch, n, d).reshape(-1, d)
+            row = row + n * torch.arange(math.prod(batch), device=row.device).view(*batch, 1)
+        chosen = torch.where((place < n).unsqueeze(-1), embedding(row, values), 0.0)
+        return torch.where(self.valid.unsqueeze(-1), chosen, torch.nan)
 
 
 @dataclass(eq=False)

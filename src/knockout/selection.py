@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterable
 from dataclasses import fields
 from typing import Any
@@ -208,16 +209,36 @@ def _flatten(selection: Selection) -> tuple[list[Tensor], Any]:
     """The tensors of a selection, and how to put it together again: so that vmap and export can return one."""
     plan = selection._plan
     tensors = tensor_names(plan)
-    settings = tuple((field.name, getattr(plan, field.name)) for field in fields(plan) if field.name not in tensors)
+    settings = {field.name: getattr(plan, field.name) for field in fields(plan) if field.name not in tensors}
     leaves = [*(getattr(plan, name) for name in tensors), selection.indices, selection.mask]
-    return leaves, (type(plan), tuple(tensors), settings, selection.dtype)
+    if isinstance(plan.n, torch.SymInt):  # torch.export, for a varying n: it is known when the program runs
+        leaves.append(selection.mask.new_empty(0, plan.n))
+        settings["n"] = None
+    return leaves, (type(plan), tuple(tensors), tuple(settings.items()), selection.dtype)
 
 
 def _unflatten(leaves: Iterable[Any], context: Any) -> Selection:
     kind, names, settings, dtype = context
     parts = iter(leaves)
-    plan = kind(**{name: _in_computing_dtype(next(parts)) for name in names}, **dict(settings))
-    return Selection(plan, next(parts), next(parts), dtype)
+    tensors = {name: _in_computing_dtype(next(parts)) for name in names}
+    indices, mask, made = next(parts), next(parts), dict(settings)
+    if made["n"] is None:
+        made["n"] = next(parts).shape[-1]
+    return Selection(kind(**tensors, **made), indices, mask, dtype)
+
+
+def _to_json(context: Any) -> Any:
+    """The context of ``_flatten`` for a file of ``torch.export.save``."""
+    kind, names, settings, dtype = context
+    return [kind.__module__, kind.__name__, names, settings, str(dtype).removeprefix("torch.")]
+
+
+def _from_json(saved: Any) -> Any:
+    module, kind, names, settings, dtype = saved
+    if module.split(".")[0] != "knockout":
+        raise ValueError(f"the plan of a saved selection must be one of knockout; got {module}.{kind}")
+    found = getattr(importlib.import_module(module), kind)
+    return found, tuple(names), tuple((name, value) for name, value in settings), getattr(torch, dtype)
 
 
 def _in_computing_dtype(part: Any) -> Any:
@@ -227,4 +248,11 @@ def _in_computing_dtype(part: Any) -> Any:
     return part
 
 
-register_pytree_node(Selection, _flatten, _unflatten, serialized_type_name="knockout.Selection")
+register_pytree_node(
+    Selection,
+    _flatten,
+    _unflatten,
+    serialized_type_name="knockout.Selection",
+    to_dumpable_context=_to_json,
+    from_dumpable_context=_from_json,
+)

@@ -6,19 +6,23 @@ there, and what would replace it. tests/test_torch_private.py tries each and nam
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
-from torch.utils._pytree import register_pytree_node
+from torch.utils._pytree import _register_namedtuple, register_pytree_node
 
 __all__ = [
     "collectives",
     "differentiation_levels",
     "embedding_bag_weight_gradient",
+    "is_exporting_to_onnx",
     "is_in_forward_mode",
+    "is_traced_by_torchscript",
     "is_transforming",
+    "register_namedtuple",
     "register_pytree_node",
 ]
 
@@ -28,6 +32,14 @@ __all__ = [
 # is_transforming(): whether a torch.func transform (vmap, grad, vjp, ...) is active. Since 2.0. There is no public way
 # to ask; torch.compile evaluates this one while tracing. Replacement: a public torch.func.is_active(), if it comes.
 is_transforming = torch._C._are_functorch_transforms_active
+
+# register_namedtuple(kind, serialized_type_name=...): lets torch.export.save save a program that returns one. Since
+# 2.6. Replacement: torch.export.register_dataclass, if it takes a NamedTuple.
+register_namedtuple = _register_namedtuple
+
+# is_traced_by_torchscript(): whether torch.jit.trace runs this call. Since 1.0; torch.jit.is_tracing asks it, and may
+# warn that TorchScript is deprecated. Replacement: none needed once TorchScript is gone.
+is_traced_by_torchscript = torch._C._is_tracing
 
 
 def differentiation_levels() -> int:
@@ -47,6 +59,15 @@ def is_in_forward_mode() -> bool:
     Replacement: none needed once the operators have forward derivatives.
     """
     return forward_ad._current_level >= 0
+
+
+def is_exporting_to_onnx() -> bool:
+    """Whether ``torch.onnx.export`` traces this call.
+
+    Since 2.9. Replacement: torch.onnx.is_in_onnx_export, once it is right where Dynamo traces, as for ``strict=True``.
+    """
+    flags = sys.modules.get("torch.onnx._internal.exporter._flags")  # to import it takes seconds
+    return flags is not None and bool(flags._is_onnx_exporting)
 
 
 def embedding_bag_weight_gradient(grad: Tensor, table: Tensor, rows: Tensor, bag: Tensor) -> Tensor:

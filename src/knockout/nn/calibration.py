@@ -14,7 +14,6 @@ from torch import Tensor
 
 from knockout.boost import DEFAULT, Adaptive, Boost, Fixed, Relative, as_boost
 from knockout.candidates import candidates
-from knockout.torch_private import is_transforming
 
 # Chosen by what learns with nothing tuned (docs/which.md).
 SHARPNESS = float(DEFAULT.c)  # of a layer that measures its unit
@@ -35,11 +34,6 @@ def boost_and_buffers(boost: float | Tensor | Boost | None) -> tuple[Boost, dict
 
 def _number(of: float | Tensor) -> float:
     return of.item() if isinstance(of, Tensor) else float(of)
-
-
-def is_readable(number: Tensor) -> bool:
-    """Whether a number can be looked at without waiting for a device, and without breaking a graph."""
-    return number.is_cpu and type(number) is Tensor and not torch.compiler.is_compiling() and not is_transforming()
 
 
 def measured_unit(scores: Tensor, mask: Tensor | None, dtype: torch.dtype) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -13,8 +13,12 @@ from knockout.checks import check_expands, check_fraction, check_tokens, check_u
 from knockout.counts import check_counts
 from knockout.dtypes import computing_dtype, full_precision
 from knockout.functional import Order
+from knockout.nn.output import Output, check_output, choose_output
 from knockout.nn.topk import TopK
+from knockout.results import refuse_as_tensor
 from knockout.selection import Selection
+from knockout.torch_private import register_namedtuple
+from knockout.tracing import NoTorchScript
 
 
 class Pooled(NamedTuple):
@@ -26,6 +30,10 @@ class Pooled(NamedTuple):
     leaders: Tensor  # (..., k) int64: which token leads each slot; -1 in an empty slot
     scores: Tensor  # (..., k) blended scores, differentiable; 0 for tokens that are always kept
     selection: Selection  # over the tokens that are not always kept; for its weights, its perplexity, ...
+
+    @classmethod
+    def __torch_function__(cls, function: Any, *_: Any) -> Any:
+        refuse_as_tensor(cls, function)
 
     def origins(self, leaders: Tensor) -> Tensor:
         """The leaders (..., k) in terms of an earlier sequence, from the leaders (..., n) of the tokens pooled here."""
@@ -65,7 +73,10 @@ class Pooled(NamedTuple):
         return to_html(self)
 
 
-class TokenPool(nn.Module):
+register_namedtuple(Pooled, serialized_type_name="knockout.nn.Pooled")
+
+
+class TokenPool(NoTorchScript):
     """Pass on the k most relevant tokens of a sequence, by a scorer and the operator.
 
     >>> import torch, knockout
@@ -100,6 +111,8 @@ class TokenPool(nn.Module):
         hard_eval: whether choices are hard in evaluation mode; None: as in training. They are then the true top k, as
             of ``torch.topk``, and the scores get no gradient. Training may pass on other tokens.
         gate: whether to multiply the tokens by ``Selection.gates``: the next layer then sees how sure the choice was.
+        output: what to return: None for a ``Pooled``, "x" for the tokens alone, as ``nn.Sequential`` needs them, or a
+            tuple of names of its fields, such as ("x", "mask"), for a tuple of them.
     """
 
     def __init__(
@@ -114,8 +127,10 @@ class TokenPool(nn.Module):
         hard: bool = False,
         hard_eval: bool | None = None,
         gate: bool = False,
+        output: Output = None,
     ) -> None:
         super().__init__()
+        self.output = check_output(output, Pooled._fields)
         self.dim = check_whole(dim, "dim")
         self.keep = check_whole(keep, "keep", least=0)
         if (k is None) == (ratio is None):
@@ -136,12 +151,12 @@ class TokenPool(nn.Module):
 
     def forward(
         self, x: Tensor, mask: Tensor | None = None, positions: Tensor | None = None, k: Tensor | None = None
-    ) -> Pooled:
+    ) -> Any:
         """Tokens (..., n, dim), mask (..., n) bool, True for real tokens, positions (..., n) -> ``Pooled``.
 
-        Positions are by default 0, 1, ..., n - 1. For a sequence that was pooled before, pass those of the ``Pooled``.
-        ``k``: an integer tensor (...,), how many tokens of each sequence to pass on in this call: at most the k of the
-        pool, and like it, those always kept included.
+        With ``output``: what that names of it. Positions are by default 0, 1, ..., n - 1. For a sequence that was
+        pooled before, pass those of the ``Pooled``. ``k``: an integer tensor (...,), how many tokens of each sequence
+        to pass on in this call: at most the k of the pool, and like it, those always kept included.
         """
         check_tokens(x, mask, positions, self.dim)
         k = None if k is None else self._counts(k, x)
@@ -159,9 +174,9 @@ class TokenPool(nn.Module):
             x[..., self.keep :, :], None if mask is None else mask[..., self.keep :], positions[..., self.keep :], k
         )
         if not self.keep:
-            return rest
+            return choose_output(rest, self.output)
         pooled = self._with_kept(rest, x, mask, positions)
-        return pooled if n > self.keep else _first(n, pooled)
+        return choose_output(pooled if n > self.keep else _first(n, pooled), self.output)
 
     @property
     def boost(self) -> Boost:
@@ -205,7 +220,8 @@ class TokenPool(nn.Module):
 
     def _pool(self, x: Tensor, mask: Tensor | None, positions: Tensor, k: Tensor | None) -> Pooled:
         """Pool all tokens, none of which is kept."""
-        x = _without_padding(x, mask)
+        if not self._ignores_padding():
+            x = _without_padding(x, mask)
         scores = self._scores(x)
         selection = self.select(scores, mask) if k is None else self.select(scores, mask, k)
         pooled_positions = selection.apply(positions.unsqueeze(-1)).squeeze(-1)
@@ -217,6 +233,10 @@ class TokenPool(nn.Module):
             selection.scores,
             selection,
         )
+
+    def _ignores_padding(self) -> bool:
+        """Whether what padding holds cannot matter: each token has a score by itself, and scores get no gradient."""
+        return type(self.scorer) is Scorer and type(self).select is TokenPool.select and self.topk.takes_true_top_k()
 
     def _scores(self, x: Tensor) -> Tensor:
         scores = self.scorer(x)
@@ -246,7 +266,11 @@ class TokenPool(nn.Module):
 
     def extra_repr(self) -> str:
         size = f"k={self.topk.k + self.keep}" if isinstance(self.topk.k, int) else f"ratio={self.topk.k}"
-        return f"{self.dim}, {size}" + (f", keep={self.keep}" if self.keep else "")
+        return f"{self.dim}, {size}" + (f", keep={self.keep}" if self.keep else "") + _repr(self.output)
+
+
+def _repr(output: Output) -> str:
+    return "" if output is None else f", output={output!r}"
 
 
 def _without_padding(x: Tensor, mask: Tensor | None) -> Tensor:

@@ -11,7 +11,11 @@ from torch import Tensor, nn
 
 from knockout.checks import check_flag, check_fraction, check_tokens, check_whole
 from knockout.nn.blocks import join_blocks, split_into_blocks
+from knockout.nn.output import Output, check_output, choose_output
 from knockout.nn.pool import Pooled, TokenPool, position_dtype
+from knockout.results import refuse_as_tensor
+from knockout.torch_private import register_namedtuple
+from knockout.tracing import NoTorchScript
 
 PerLayer = Mapping[int, Any] | Sequence[Any]  # settings by the number of the layer, or one entry a layer
 
@@ -28,8 +32,15 @@ class Pyramid(NamedTuple):
     leaders: Tensor  # (batch, length) int64: which token of the input leads the slot; -1 in an empty slot
     levels: tuple[Pooled, ...]  # the result of each pool
 
+    @classmethod
+    def __torch_function__(cls, function: Any, *_: Any) -> Any:
+        refuse_as_tensor(cls, function)
 
-class PyramidEncoder(nn.Module):
+
+register_namedtuple(Pyramid, serialized_type_name="knockout.nn.Pyramid")
+
+
+class PyramidEncoder(NoTorchScript):
     """Encoder layers with token pooling in between: later layers have few tokens to process.
 
     >>> import torch, knockout
@@ -64,6 +75,8 @@ class PyramidEncoder(nn.Module):
         unpool: whether to go back to all tokens after the last layer, from pool to pool, the last one first; see
             ``Pooled.unpool``. Padding is 0 then. Without it, the tokens before a pool need not be kept for inference.
         pool: makes the pools, called as ``pool(dim, k=length, **options)`` or ``pool(dim, ratio=ratio, **options)``.
+        output: what to return: None for a ``Pyramid``, "x" for the tokens alone, or a tuple of names of its fields,
+            such as ("x", "mask"), for a tuple of them.
         options: for the pools: ``boost``, ``keep``, ``hard_eval``, ...; see ``TokenPool``. For other scorers than the
             built-in one: ``pool=lambda dim, **options: TokenPool(dim, scorer=..., **options)``.
     """
@@ -77,9 +90,11 @@ class PyramidEncoder(nn.Module):
         dim: int | None = None,
         unpool: bool = False,
         pool: Callable[..., nn.Module] = TokenPool,
+        output: Output = None,
         **options: Any,
     ) -> None:
         super().__init__()
+        self.output = check_output(output, Pyramid._fields)
         self.layers = nn.ModuleList(layers)
         check_flag(unpool, "unpool")
         self.unpool = unpool
@@ -90,8 +105,11 @@ class PyramidEncoder(nn.Module):
         self.blocks = {i: check_whole(size, "block") for i, size in blocks.items()}
         self._calls = [_call_of(layer) for layer in self.layers]
 
-    def forward(self, x: Tensor, mask: Tensor | None = None, positions: Tensor | None = None) -> Pyramid:
-        """Tokens (batch, n, dim), mask (batch, n) bool, True for real tokens, positions (batch, n) -> ``Pyramid``."""
+    def forward(self, x: Tensor, mask: Tensor | None = None, positions: Tensor | None = None) -> Any:
+        """Tokens (batch, n, dim), mask (batch, n) bool, True for real tokens, positions (batch, n) -> ``Pyramid``.
+
+        With ``output``: what that names of it.
+        """
         check_tokens(x, mask, positions, self.dim)
         if x.dim() != 3:
             raise ValueError(f"x must have shape (batch, n, {self.dim}); got shape {tuple(x.shape)}")
@@ -116,7 +134,7 @@ class PyramidEncoder(nn.Module):
             for pooled, tokens in zip(reversed(levels), reversed(before), strict=True):
                 x = pooled.unpool(x, *tokens)
             mask, positions, leaders = given
-        return Pyramid(x, mask, positions, leaders, tuple(levels))
+        return choose_output(Pyramid(x, mask, positions, leaders, tuple(levels)), self.output)
 
     def _attend(self, i: int, layer: nn.Module, x: Tensor, mask: Tensor | None, positions: Tensor) -> Tensor:
         """Apply a layer to the whole sequence, or block by block."""
@@ -131,6 +149,7 @@ class PyramidEncoder(nn.Module):
 
     def extra_repr(self) -> str:
         settings = [f"block={self.blocks}"] * bool(self.blocks) + ["unpool=True"] * self.unpool
+        settings += [f"output={self.output!r}"] * (self.output is not None)
         return ", ".join(settings)
 
 
@@ -209,6 +228,10 @@ def make_pools(
         assert ratios is not None
         given = _by_layer(ratios, "ratios", layers, "{0: 0.25}")
         sizes = {i: {"ratio": check_fraction(size, f"ratios[{i}]")} for i, size in given.items()}
+    if options.get("output") is not None:
+        raise ValueError(
+            f"output cannot be set for pools between layers, which need all results; got {options['output']!r}"
+        )
     if options.get("scorer") is not None and len(sizes) > 1:
         raise ValueError(
             "scorer cannot be shared between pools; "

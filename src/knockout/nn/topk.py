@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -16,19 +15,19 @@ from knockout.boost import DEFAULT, Adaptive, Boost, Fixed, Relative
 from knockout.checks import check_choice, check_flag, check_k, check_scores_and_mask, join_scores
 from knockout.counts import check_counts, check_selection
 from knockout.functional import Order, TopKResult, check_arguments, select, select_and_apply
-from knockout.nn.calibration import boost_and_buffers, is_readable, measured_unit
+from knockout.hard import hard_selection
+from knockout.nn.calibration import boost_and_buffers, measured_unit
+from knockout.nn.output import Output, check_output, choose_output
 from knockout.quota import DENOMINATOR, Quota
 from knockout.reporting import remember
 from knockout.rows import RowSource
 from knockout.selection import Selection
+from knockout.selection_tensors import Origin
 from knockout.torch_private import is_transforming
-
-# For hard choices in evaluation: the leaders of a soft tournament need not be the true top k. So sharp that every pair
-# is decided whose scores differ by more than the smallest normal number, whatever other scores there are.
-SHARPEST = Fixed(sys.float_info.max, alpha=2.0)
+from knockout.tracing import NoTorchScript, is_readable, refuse_torchscript
 
 
-class TopK(nn.Module):
+class TopK(NoTorchScript):
     """``knockout.topk`` as a module.
 
     >>> import torch, knockout
@@ -72,6 +71,8 @@ class TopK(nn.Module):
         hard_eval: whether choices are hard in evaluation mode; None: as in training. They are then the true top k, as
             of ``torch.topk``, and the scores get no gradient.
         gate: whether to multiply the values by ``Selection.gates``: the next layer then sees how sure the choice was.
+        output: what to return: None for all, the name of one result, such as "values", for that tensor alone, or a
+            tuple of names for a tuple of tensors.
     """
 
     sharpness: Tensor
@@ -86,9 +87,11 @@ class TopK(nn.Module):
         hard: bool = False,
         hard_eval: bool | None = None,
         gate: bool = False,
+        output: Output = None,
     ) -> None:
         super().__init__()
         self.k = check_k(k)
+        self.output = check_output(output, TopKResult._fields)
         check_flag(gate, "gate")
         self.gate = gate
         # A fraction as an integer numerator: torch.compile would treat a float as a dynamic input.
@@ -166,11 +169,11 @@ class TopK(nn.Module):
             scores = join_scores(scores)
         (k_now, max_k), hard = self._slots(scores, k), self._is_hard()
         boost = self._measured_boost(scores, k_now, max_k, mask)
-        if hard and not self.training:
-            selection = select(scores.detach(), k_now, SHARPEST, mask, self.order, hard, max_k)
-            assert selection._origin is not None
-            selection._origin = selection._origin._replace(boost=boost)  # whose unit gates take
-            return selection
+        if self.takes_true_top_k():
+            # Not the leaders of a tournament, which need not be the true top k. Gates take the unit of the boost.
+            scores = scores.detach()
+            quota, active = check_selection(scores, k_now, mask, max_k)
+            return hard_selection(scores, quota, active, self.order == "position", Origin(scores, mask, boost))
         selection = select(scores, k_now, boost, mask, self.order, hard, max_k)
         if self._reports():
             remember(self, selection)
@@ -178,6 +181,7 @@ class TopK(nn.Module):
 
     def _slots(self, scores: Tensor, k: Tensor | None) -> tuple[int | float | Tensor, int | None]:
         """The k and the max_k of ``knockout.select``."""
+        refuse_torchscript()  # before sizes are looked at
         if k is None:
             return self._numerator / DENOMINATOR if self._numerator else min(self.k, scores.shape[-1]), None
         if not isinstance(self.k, int):
@@ -191,6 +195,10 @@ class TopK(nn.Module):
 
     def _is_hard(self) -> bool:
         return self.hard if self.training or self.hard_eval is None else self.hard_eval
+
+    def takes_true_top_k(self) -> bool:
+        """Whether choices are hard now, and this is no training: no gradient reaches the scores."""
+        return not self.training and self._is_hard()
 
     def _reports(self) -> bool:
         """Whether a selection is a training step, which ``knockout.report`` tells about."""
@@ -228,8 +236,8 @@ class TopK(nn.Module):
         scores: Tensor | Iterable[Tensor],
         mask: Tensor | None = None,
         k: Tensor | None = None,
-    ) -> TopKResult:
-        """Values (..., n, d), scores (..., n), mask (..., n) -> (values (..., k, d), scores, indices, mask).
+    ) -> Any:
+        """Values (..., n, d), scores (..., n), mask (..., n) -> a ``TopKResult``, or what ``output`` names of it.
 
         A row source instead of values, and chunks instead of scores, are taken as by ``knockout.topk``. ``k``: an
         integer tensor (...,), how many each row selects in this call: from 0 to the k of the layer, which must be an
@@ -237,14 +245,15 @@ class TopK(nn.Module):
         """
         if not isinstance(scores, Tensor) or not isinstance(values, Tensor) or self.gate or self._is_hard():
             picked = self.select(scores, mask, k)
-            return TopKResult(self.pick(picked, values), picked.scores, picked.indices, picked.mask)
+            out = self.pick(picked, values)
+            return choose_output(TopKResult(out, picked.scores, picked.indices, picked.mask), self.output)
         k_now, max_k = self._slots(scores, k)
         quota, active = check_arguments(values, scores, k_now, mask, max_k)
         boost = self._measured_boost(scores, k_now, max_k, mask)
         out, picked = select_and_apply(values, scores, quota, boost, active, self.order, False, members=self._reports())
         if self._reports():
             remember(self, picked)
-        return TopKResult(out, picked.scores, picked.indices, picked.mask)
+        return choose_output(TopKResult(out, picked.scores, picked.indices, picked.mask), self.output)
 
     def pick(self, picked: Selection, values: Tensor | RowSource) -> Tensor:
         """A selection applied to values (..., n, d), with gates if the layer has them: (..., k, d)."""
@@ -284,6 +293,7 @@ class TopK(nn.Module):
         settings += ["hard=True"] * self.hard
         settings += [f"hard_eval={self.hard_eval}"] * (self.hard_eval is not None)
         settings += ["gate=True"] * self.gate
+        settings += [f"output={self.output!r}"] * (self.output is not None)
         return ", ".join(settings)
 
 

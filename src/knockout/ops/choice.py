@@ -15,6 +15,7 @@ from knockout.ops.backend import Backend
 from knockout.ops.cpu.backend import CPU
 from knockout.ops.reference.backend import Reference
 from knockout.ops.triton.backend import Triton
+from knockout.torch_private import is_exporting_to_onnx
 from knockout.warning import warn_user
 
 BACKENDS: dict[str, Backend] = {backend.name: backend for backend in (Reference(), CPU(), Triton())}
@@ -45,6 +46,11 @@ def choose(scores: Tensor, boost: Boost | None = None, warn: bool = True) -> str
     ``boost`` is None where there is no tournament. A forced backend that refuses the call raises a RuntimeError. If the
     kernels are missing for CPU tensors, the first call warns, unless ``warn`` is False.
     """
+    if boost is not None and is_exporting_to_onnx():
+        raise RuntimeError(
+            "a soft choice cannot be exported to ONNX, which has no operators for it: make the layers with "
+            "hard_eval=True, or export within `with knockout.nn.evaluate_hard(model):`, after model.eval()"
+        )
     forced = _forced  # read once: another thread may change it
     if forced != "auto":
         check_choice(forced, "the environment variable KNOCKOUT_BACKEND", _CHOICES)
