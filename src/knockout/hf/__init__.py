@@ -15,6 +15,14 @@ torch.Size([2, 32])
 ``model.save_pretrained(folder)`` saves the pools too, and ``knockout.hf.from_pretrained(folder)`` loads them.
 """
 
-from knockout.hf.pooling import PooledEncoder, PooledOutput, from_pretrained, mean, pool
+try:
+    import transformers.masking_utils  # noqa: F401 - of version 5
+except ImportError as error:
+    raise ImportError("knockout.hf needs transformers 5 or later: pip install 'knockout-topk[hf]'") from error
 
-__all__ = ["PooledEncoder", "PooledOutput", "from_pretrained", "mean", "pool"]
+from knockout.hf.families import Family, Tokens, register
+from knockout.hf.model import PooledModel, PooledOutput
+from knockout.hf.pooling import mean, pool
+from knockout.hf.saving import from_pretrained
+
+__all__ = ["Family", "PooledModel", "PooledOutput", "Tokens", "from_pretrained", "mean", "pool", "register"]
