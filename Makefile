@@ -130,14 +130,14 @@ smoke: $(READY) ## what a stranger meets: the wheel, and pip install ., each in 
 	$(SMOKE)/bin/python -m pip install --quiet --constraint constraints.txt .
 	cd $(SMOKE) && bin/python $(CURDIR)/.ci/smoke.py $(CURDIR)/README.md without-kernels
 
-# In an environment of its own: they bring JAX with them.
+# In an environment of its own: they bring JAX with them, and a pretrained model.
 PEERS := build/peers
 
-peers: $(READY) ## the other methods against packages that do the same
+peers: $(READY) ## the other methods against packages that do the same; a pretrained model in sentence-transformers
 	$(PYTHON) -m venv $(PEERS)
 	$(PEERS)/bin/python -m pip install --quiet --constraint constraints.txt torch setuptools
 	$(PEERS)/bin/python -m pip install --quiet --constraint constraints.txt --no-build-isolation ".[dev,peers]"
-	$(PEERS)/bin/python -m pytest -q tests/test_peers.py
+	HF_HUB_OFFLINE=1 $(PEERS)/bin/python -m pytest -q -rP tests/test_peers.py tests/test_peers_sentences.py
 
 # A stopped run continues, a finished one is shown again; different code gets a different folder. Options are passed on,
 # for example: make reproduce ARGS='--out results --seed 5'
