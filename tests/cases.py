@@ -99,7 +99,9 @@ class RecordOperators(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
         if func.namespace in NAMESPACES.values():
-            self.calls.append((func, args, out if isinstance(out, tuple) else (out,)))
+            # PyTorch leaves out the last arguments that have their default values: here are all of them.
+            left_out = tuple(argument.default_value for argument in func._schema.arguments[len(args) :])
+            self.calls.append((func, (*args, *left_out), out if isinstance(out, tuple) else (out,)))
         return out
 
     def names(self) -> list[str]:

@@ -545,7 +545,6 @@ def decided(scores: Tensor) -> Tensor:
     return knockout.select(scores, 3, SHARP).scores
 
 
-@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore:.torch.jit.trace. is deprecated")
 @pytest.mark.parametrize(
     "use",
     [
@@ -555,7 +554,6 @@ def decided(scores: Tensor) -> Tensor:
         lambda scores: decided(FakeTensorMode().from_tensor(scores)),
         lambda scores: make_fx(decided, tracing_mode="fake")(scores),
         lambda scores: make_fx(decided, tracing_mode="symbolic")(scores),
-        lambda scores: torch.jit.trace(decided, scores, check_trace=False),
     ],
 )
 def test_it_does_not_look_at_other_devices_or_where_nothing_is_computed(

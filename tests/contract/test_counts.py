@@ -86,7 +86,7 @@ def test_long_rows_too(boost: Boost | None) -> None:
                 same_bits(one[row, :own], other)
 
 
-BATCHES = [((3,), (3, 1), None), ((), (3,), None), ((2, 3), (), (3,)), ((2, 1), (3,), (2, 1)), ((0,), (1,), None)]
+BATCHES = [((3,), (2, 1), None), ((), (3,), None), ((2, 3), (), (3,)), ((2, 1), (3,), (2, 1)), ((0,), (1,), None)]
 
 
 @pytest.mark.parametrize(("of_scores", "of_counts", "of_mask"), BATCHES)
@@ -106,6 +106,21 @@ def test_counts_broadcast(
     for one, other in zip(out, whole, strict=True):
         same_bits(one, other)
     assert out.values.shape == (*batch, 3, 2)
+
+
+@pytest.mark.parametrize(
+    ("of_scores", "of_counts", "words"),
+    [
+        ((3,), (3, 1), r"Pass scores\.unsqueeze\(-2\) for the first, .*; or drop .* size 1: k\.flatten\(0, -1\)$"),
+        ((3, 3), (3,), r"Pass k\.unsqueeze\(-1\) for the first, k\.unsqueeze\(0\) for the last$"),
+    ],
+)
+def test_counts_that_fit_in_two_ways_are_an_error(
+    of_scores: tuple[int, ...], of_counts: tuple[int, ...], words: str
+) -> None:
+    scores, counts = separated(*of_scores, 9), torch.ones(of_counts, dtype=torch.int64)
+    with pytest.raises(ValueError, match=r"the batch dimensions of k, .* in one way; .*" + words):
+        knockout.topk(randn(*of_scores, 9, 2), scores, counts, max_k=3)
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.int32, torch.int64])
