@@ -56,7 +56,7 @@ except AttributeError as error:
 CODE = """
 import json, os, sys, traceback
 import knockout
-loaded = sorted({name.split(".")[0] for name in sys.modules})
+loaded = sorted({name.split(".")[0] for name in sys.modules} | {"torch._dynamo"} & {*sys.modules})
 failed = {}
 for name in sys.argv[1:]:
     read, write = os.pipe()
@@ -87,5 +87,5 @@ def test_each_submodule_loads_by_itself_when_it_is_named() -> None:
     found = json.loads(run_python(code).stdout)
     assert found["failed"] == {}
     assert sorted(found["dir"]) == sorted([*NAMES, "__version__"])
-    # What only some submodules need is not loaded before they are named.
-    assert not {"matplotlib", "transformers", "pyarrow", "safetensors"} & set(found["loaded"])
+    # What only some submodules need is not loaded before they are named; the compiler takes as long as all of torch.
+    assert not {"matplotlib", "transformers", "pyarrow", "safetensors", "torch._dynamo"} & set(found["loaded"])

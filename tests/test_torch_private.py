@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import importlib
 import io
+import os
 import pkgutil
 import warnings
 from collections.abc import Callable, Iterator
@@ -65,6 +66,19 @@ def _transforming() -> None:
     torch.vmap(note)(torch.zeros(3, 3))
     torch.func.grad(note)(torch.zeros(3))
     assert inside == [False, True, True]
+
+
+def _constant() -> None:
+    def process() -> int:
+        return os.getpid()
+
+    def compiled(function: Callable[[], int]) -> Callable[[Tensor], Tensor]:
+        return torch.compile(lambda x: x + function(), backend="eager", fullgraph=True)
+
+    with pytest.raises(RuntimeError):
+        compiled(process)(torch.zeros(1, dtype=torch.int64))
+    marked = torch_private.assume_constant_result(process)
+    assert compiled(marked)(torch.zeros(1, dtype=torch.int64)).item() == os.getpid()
 
 
 def _levels() -> None:
@@ -151,6 +165,9 @@ def _collectives() -> None:
 
 
 APIS = {
+    "assume_constant_result": Api(
+        "torch._dynamo.assume_constant_result", "graphs contain calls that look at environment variables", _constant
+    ),
     "register_pytree_node": Api(
         "torch.utils._pytree.register_pytree_node", "vmap, compile and export can return a Selection", _register
     ),

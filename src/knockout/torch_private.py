@@ -7,7 +7,8 @@ there, and what would replace it. tests/test_torch_private.py tries each and nam
 from __future__ import annotations
 
 import sys
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -15,6 +16,7 @@ from torch.autograd import forward_ad
 from torch.utils._pytree import _register_namedtuple, register_pytree_node
 
 __all__ = [
+    "assume_constant_result",
     "collectives",
     "differentiation_levels",
     "embedding_bag_weight_gradient",
@@ -40,6 +42,19 @@ register_namedtuple = _register_namedtuple
 # is_traced_by_torchscript(): whether torch.jit.trace runs this call. Since 1.0; torch.jit.is_tracing asks it, and may
 # warn that TorchScript is deprecated. Replacement: none needed once TorchScript is gone.
 is_traced_by_torchscript = torch._C._is_tracing
+
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def assume_constant_result(function: Function) -> Function:
+    """Let ``torch.compile`` call a function once, while it traces, and take its result for a constant.
+
+    Since 2.0. ``torch.compiler.assume_constant_result`` does the same, but first imports ``torch._dynamo``, which takes
+    as long as to import ``torch``. Replacement: that function, once it imports nothing.
+    """
+    function._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    return function
 
 
 def differentiation_levels() -> int:

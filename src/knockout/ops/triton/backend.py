@@ -14,13 +14,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.compiler import assume_constant_result
 
 from knockout.boost import Boost
 from knockout.ops import schema
 from knockout.ops.arguments import checked
 from knockout.ops.backend import Backend, refuses_boost
 from knockout.quota import Quota
+from knockout.torch_private import assume_constant_result
 
 DEVICES = ("cuda", "xpu")  # PyTorch says cuda for AMD's GPUs, too
 MOST = 2**29  # candidates; the kernels count in 32 bits, and a field may have twice as many entries
