@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help install test test-slow lint format sanitize fuzz fuzz-kernels fuzz-coverage mutants wheel smoke peers reproduce arena learning gpu-check bench examples pictures clean
+.PHONY: help install test test-slow lint format sanitize fuzz fuzz-kernels fuzz-coverage mutants wheel smoke peers reproduce arena learning gpu-check bench examples pictures docs docs-serve tour browser clean
 
 help: ## list the commands
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -170,6 +170,19 @@ examples: $(READY) ## run the examples in full, an hour or two: tables and figur
 
 pictures: $(READY) ## draw the figures of the README again
 	$(BIN)/python -m docs.images.draw
+
+docs: $(READY) ## the documentation site, in build/site: without the network, and warnings are errors
+	$(BIN)/python -m mkdocs build --quiet
+
+docs-serve: $(READY) ## show the site, and build it anew when a file changes
+	$(BIN)/python -m mkdocs serve
+
+tour: $(READY) ## run the notebook of the site again, and keep its results
+	$(BIN)/jupyter execute --inplace docs/tour.ipynb
+
+# Debian's packages chromium and chromium-driver; without them the tests are skipped, unless CI is set.
+browser: $(READY) docs ## the explorer and the site in a real browser, headless
+	$(BIN)/python -m pytest -q tests/browser
 
 clean: ## remove what the other commands made
 	rm -rf $(VENV) build dist src/*.egg-info src/knockout/ops/cpu/_C.*.so .mypy_cache .pytest_cache .ruff_cache .hypothesis

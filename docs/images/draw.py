@@ -72,7 +72,7 @@ def bracket() -> None:
     """Draw the bracket of a tournament of 16 candidates for 4 slots."""
     scores = torch.rand(16, generator=torch.Generator().manual_seed(4))
     axes = knockout.plot.bracket(knockout.select(scores, k=4, boost=1.0), names="ABCDEFGHIJKLMNOP")
-    axes.figure.savefig(Path(__file__).parent / "bracket.png", dpi=110)
+    axes.figure.savefig(Path(__file__).parent / "bracket.png", dpi=110)  # type: ignore[union-attr]
 
 
 def notebook() -> None:
@@ -91,7 +91,7 @@ def main() -> None:
     notebook()
     plt.rcParams.update({"font.size": 9, "text.color": INK, "axes.labelcolor": INK, "axes.titlesize": 10})
     figure = plt.figure(figsize=(10, 3.6), layout="constrained")
-    left, right = figure.subfigures(1, 2, width_ratios=[1.15, 1])
+    left, right = figure.subfigures(1, 2, width_ratios=[1.15, 1])  # type: ignore[misc]
     weights(list(left.subplots(4, 1, height_ratios=[1.2, 1, 1, 1])))
     rounds(right.subplots())
     figure.savefig(Path(__file__).parent / "knockout.png", dpi=160)

@@ -26,11 +26,9 @@ __all__ = ["Selection"]
 class Selection(SelectionTensors):
     """k slots, each a weighted blend of the n candidates. Made by ``knockout.select`` and ``knockout.methods``.
 
-    ============  =============  ==============================================================================
-    ``scores``    (..., k)       the blended score of each slot, differentiable; 0 in an empty slot
-    ``indices``   (..., k)       int64, the slot's leader: the candidate that won all its pairs; -1 if empty
-    ``mask``      (..., k)       bool, False for an empty slot (fewer than k candidates were active)
-    ============  =============  ==============================================================================
+    - ``scores`` (..., k): the blended score of each slot, differentiable; 0 in an empty slot
+    - ``indices`` (..., k): int64, the slot's leader: the candidate that won all its pairs; -1 if empty
+    - ``mask`` (..., k): bool, False for an empty slot (fewer than k candidates were active)
 
     >>> import torch, knockout
     >>> picked = knockout.select(torch.tensor([0.1, 2.0, 0.3, 1.5]), k=2, boost=4.0)

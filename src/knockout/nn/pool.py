@@ -236,7 +236,7 @@ class TokenPool(NoTorchScript):
 
     def _ignores_padding(self) -> bool:
         """Whether what padding holds cannot matter: each token has a score by itself, and scores get no gradient."""
-        return type(self.scorer) is Scorer and type(self).select is TokenPool.select and self.topk.takes_true_top_k()
+        return type(self.scorer) is Scorer and type(self).select is TokenPool.select and self.topk._takes_true_top_k()
 
     def _scores(self, x: Tensor) -> Tensor:
         scores = self.scorer(x)

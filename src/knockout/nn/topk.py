@@ -169,7 +169,7 @@ class TopK(NoTorchScript):
             scores = join_scores(scores)
         (k_now, max_k), hard = self._slots(scores, k), self._is_hard()
         boost = self._measured_boost(scores, k_now, max_k, mask)
-        if self.takes_true_top_k():
+        if self._takes_true_top_k():
             # Not the leaders of a tournament, which need not be the true top k. Gates take the unit of the boost.
             scores = scores.detach()
             quota, active = check_selection(scores, k_now, mask, max_k)
@@ -196,7 +196,7 @@ class TopK(NoTorchScript):
     def _is_hard(self) -> bool:
         return self.hard if self.training or self.hard_eval is None else self.hard_eval
 
-    def takes_true_top_k(self) -> bool:
+    def _takes_true_top_k(self) -> bool:
         """Whether choices are hard now, and this is no training: no gradient reaches the scores."""
         return not self.training and self._is_hard()
 

@@ -4,7 +4,6 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-from transformers.models.deberta_v2.modeling_deberta_v2 import make_log_bucket_position
 
 from knockout.hf.families.family import Family, Tokens
 
@@ -19,6 +18,8 @@ class DebertaV2(Family):
             raise ValueError("the only layer of this model cannot be pooled: its convolution needs all tokens")
 
     def inputs(self, model: Any, layer: Any, tokens: Tokens, given: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002
+        from transformers.models.deberta_v2.modeling_deberta_v2 import make_log_bucket_position  # not above: it is slow
+
         encoder, heads = model.encoder, model.config.num_attention_heads
         real = torch.ones_like(tokens.leaders) if tokens.real is None else tokens.real.long()
         inputs = {"attention_mask": encoder.get_attention_mask(real)}
