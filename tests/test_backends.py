@@ -337,14 +337,14 @@ def without_kernels() -> Any:
 
 def test_without_the_kernels_the_reference_runs(without_kernels: Any) -> None:
     assert without_kernels["available"] == [name for name in ALL if name != "cpu"]
-    assert "not compiled" in without_kernels["why not"]
+    assert "cannot be loaded (import of knockout.ops.cpu._C halted" in without_kernels["why not"]
     with force("reference"):
         assert without_kernels["numbers"] == small()["numbers"]
 
 
 def test_without_the_kernels_there_is_one_warning(without_kernels: Any) -> None:
     (warning,) = without_kernels["warnings"]
-    for words in ("plain PyTorch", "pip install --no-build-isolation", "C++ compiler", "KNOCKOUT_BACKEND=reference"):
+    for words in ("plain PyTorch", without_kernels["why not"], "pip install", "KNOCKOUT_BACKEND=reference"):
         assert words in warning
 
 

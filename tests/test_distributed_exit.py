@@ -148,7 +148,8 @@ def run_job() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_a_job_ends_well() -> None:
+@pytest.mark.parametrize("_run", range(2))
+def test_jobs_end_well(_run: int) -> None:
     run_job()
 
 

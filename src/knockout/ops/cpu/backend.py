@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib.util import find_spec
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -12,21 +12,15 @@ from torch import Tensor
 from knockout.boost import Boost
 from knockout.ops import schema
 from knockout.ops.backend import Backend, refuses_boost
+from knockout.ops.cpu.missing import why_missing
 
 MOST = 2**30  # candidates; the kernels count in 32 bits
 
 try:
-    from knockout.ops.cpu import _C  # type: ignore[attr-defined]
-
+    _C: Any = import_module("knockout.ops.cpu._C")
     _missing = ""
 except ImportError as error:
-    _C = None
-    _built = find_spec("knockout.ops.cpu._C") is not None
-    _missing = (
-        f"the C++ kernels cannot be loaded ({error})."
-        if _built
-        else "the C++ kernels were not compiled at installation."
-    ) + " To compile them, where PyTorch and a C++ compiler are installed: pip install --no-build-isolation ."
+    _missing = why_missing(error)
 
 
 class CPU(Backend):

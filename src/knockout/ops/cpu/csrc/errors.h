@@ -21,7 +21,8 @@ inline std::ostream& operator<<(std::ostream& out, const Sizes& sizes) {
 template <class... Parts>
 [[noreturn, gnu::cold, gnu::noinline]] void refuse(const Parts&... parts) {
   std::ostringstream text;
-  (text << "knockout: " << ... << parts);
+  text << "knockout: ";
+  (text << ... << parts);
   throw std::runtime_error(text.str());
 }
 

@@ -1,0 +1,4 @@
+#pragma once
+
+#include <torch/csrc/stable/tensor_inl.h>
+#include <torch/csrc/stable/tensor_struct.h>
