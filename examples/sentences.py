@@ -172,7 +172,7 @@ def shortened(kind: str, k: int, ids: Tensor) -> Tensor:
 def train(model: Any, kind: str, text: Text, goal: Tensor, steps: int, tune: bool, seed: int) -> None:
     """Train the scorer of the pool, and with ``tune`` the layers after it, to give the original embeddings."""
     groups: list[dict[str, Any]] = (
-        [{"params": list(model.encoder.pools.parameters()), "lr": RATES[kind]}] if kind in RATES else []
+        [{"params": list(model.pools.parameters()), "lr": RATES[kind]}] if kind in RATES else []
     )
     if tune:
         groups.append({"params": list(model.encoder.layer[AFTER + 1 :].requires_grad_().parameters()), "lr": TUNING})
@@ -272,7 +272,7 @@ def draw_kept_tokens(
     for axis, k in zip(figure.subplots(len(lengths), squeeze=False)[:, 0], lengths, strict=True):
         model: Any = knockout.hf.from_pretrained(out / f"pooled {k}")
         levels: list[Any] = []
-        model.encoder.pools[str(AFTER)].register_forward_hook(lambda *given, levels=levels: levels.append(given[-1]))
+        model.pools[str(AFTER)].register_forward_hook(lambda *given, levels=levels: levels.append(given[-1]))
         model(ids.unsqueeze(0))
         mass = levels[0].selection.mass()[0].clamp(0.0, 1.0).tolist()
         for (x, y, piece), share in zip(places, mass, strict=True):

@@ -15,6 +15,9 @@ import torch
 import torch.distributed as dist
 
 MAX_RANKS = 4  # processes that the tests share
+# The processes are forked from a server that has imported these: that takes seconds. Nothing of the library, which the
+# server could find elsewhere than the process of the tests.
+PRELOAD = ["torch", "torch._dynamo", "torch.distributed.tensor", "hypothesis", "pytest"]
 DEAD = object()  # the answer of a process that has died
 GROUPS: dict[int, dist.ProcessGroup] = {}  # in each worker: the group of the first n workers, by n
 
@@ -37,7 +40,8 @@ class Workers:
         self._start()
 
     def _start(self) -> None:
-        context = multiprocessing.get_context("spawn")
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(PRELOAD)  # no effect if another test has started the server
         self._folder = tempfile.TemporaryDirectory()
         self._pipes, self._processes = [], []
         for rank in range(self.size):

@@ -125,8 +125,10 @@ def on_every_backend(scores: Tensor, k: int, boost: Boost) -> list[Tensor]:
     "boost", [Fixed(1), Fixed(0.5, alpha=1.5), Fixed(0.2, alpha=2), Power(2), Relative(0.5)], ids=str
 )
 def test_shares_have_the_same_bits_on_every_backend(boost: Boost, dtype: torch.dtype) -> None:
-    # One round of so many pairs, with gaps from 0 to 4, that rounding shows in some of them.
-    mass, _ = on_every_backend(torch.linspace(-2, 2, 40_000, dtype=dtype), 20_000, boost)
+    # One round of so many pairs, with gaps from 0 to 4, that rounding shows in some of them. In many rows: Triton's
+    # interpreter takes most of its time to sort them.
+    order = torch.randperm(40_000, generator=torch.Generator().manual_seed(0))
+    mass, _ = on_every_backend(torch.linspace(-2, 2, 40_000, dtype=dtype)[order].view(40, 1000), 500, boost)
     assert (mass < 1).sum() > 20_000
 
 

@@ -148,8 +148,7 @@ def run_job() -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("_run", range(2))
-def test_jobs_end_well(_run: int) -> None:
+def test_a_job_ends_well() -> None:
     run_job()
 
 

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import copy
+import gc
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
+import warnings
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from evals.command import main
+from evals.reproduce import experiments
 from evals.reproduce.figures import FIGURES
 from evals.reproduce.published import published
 from harness.journal import Journal
+from tests.cases import threads
 
 ROOT = Path(__file__).parent.parent
 # A whole run in seconds: with fewer cells, batches and steps.
@@ -31,12 +37,35 @@ experiments.TRAINED[:] = [("halving", 8), ("Relative(4)", 8), ("iterative", 8), 
 experiments.settings_for = lambda grid, seed, device, threads: Settings(
     grid, seed, device, threads, batches=2, weights=2**22, patience=0.0, rates=(0.05, 0.01), seeds=2, steps=8)
 """
+RunHere = Callable[..., tuple[int, str]]
+REPLACED: tuple[Any, ...] = (experiments.GRIDS, experiments.SORTS, experiments.PAIRED, experiments.TRAINED)
 RUN = [sys.executable, "-c", TINY + "from evals.command import main; raise SystemExit(main())", "reproduce"]
 
 
 def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     given = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
     return subprocess.run([*RUN, *arguments], cwd=ROOT, capture_output=True, text=True, env=given, timeout=300)
+
+
+@pytest.fixture
+def run_here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[RunHere]:
+    """The same in this process, which takes no time to start: the exit code, and what is on standard error."""
+
+    def run_here(*arguments: str) -> tuple[int, str]:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)  # the end of a process closes the file of results
+            code = main(["reproduce", *arguments])
+            gc.collect()
+        return code, capsys.readouterr().err
+
+    before = copy.deepcopy(REPLACED)
+    monkeypatch.setattr(experiments, "settings_for", experiments.settings_for)
+    exec(TINY, {})
+    with threads(1):
+        yield run_here
+    for changed, contents in zip(REPLACED, before, strict=True):
+        changed.clear()
+        (changed.update if isinstance(changed, dict) else changed.extend)(contents)
 
 
 def without_seconds(path: Path) -> Any:
@@ -161,23 +190,27 @@ def test_results_are_not_continued_without_resume(finished: Finished, tmp_path: 
         (lambda text: text + '{"work": "rounds", "rows": []}\n', "damaged at line"),
     ],
 )  # fmt: skip
-def test_a_damaged_or_foreign_file_is_left_alone(finished: Finished, tmp_path: Path, damage: Any, message: str) -> None:
+def test_a_damaged_or_foreign_file_is_left_alone(
+    finished: Finished, tmp_path: Path, run_here: RunHere, damage: Any, message: str
+) -> None:
     path = copied(finished, tmp_path)
     path.write_text(damage(path.read_text()))
     before = path.read_bytes()
-    done = run("--out", str(tmp_path), "--resume")
-    assert done.returncode == 2
-    assert message in done.stderr
-    assert "Traceback" not in done.stderr
+    code, errors = run_here("--out", str(tmp_path), "--resume")
+    assert code == 2
+    assert message in errors
+    assert "Traceback" not in errors
     assert path.read_bytes() == before
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_an_unfinished_file_of_another_run_is_left_alone_too(finished: Finished, tmp_path: Path) -> None:
+def test_an_unfinished_file_of_another_run_is_left_alone_too(
+    finished: Finished, tmp_path: Path, run_here: RunHere
+) -> None:
     path = copied(finished, tmp_path)
     path.write_text(path.read_text() + '{"work": "half')
     before = path.read_bytes()
-    assert run("--out", str(tmp_path), "--resume", "--seed", "1").returncode == 2
+    assert run_here("--out", str(tmp_path), "--resume", "--seed", "1")[0] == 2
     assert path.read_bytes() == before
 
 
@@ -194,11 +227,11 @@ def test_results_of_another_environment_are_not_continued(finished: Finished, tm
     assert "measured with another native kernels" in done.stderr
 
 
-def test_foreign_files_are_not_overwritten(tmp_path: Path) -> None:
+def test_foreign_files_are_not_overwritten(tmp_path: Path, run_here: RunHere) -> None:
     (tmp_path / "report.md").write_text("mine")
-    done = run("--out", str(tmp_path))
-    assert done.returncode == 2
-    assert "report.md exists, and would be overwritten" in done.stderr
+    code, errors = run_here("--out", str(tmp_path))
+    assert code == 2
+    assert "report.md exists, and would be overwritten" in errors
     assert [path.read_text() for path in tmp_path.iterdir()] == ["mine"]
 
 
@@ -215,31 +248,35 @@ def test_of_many_runs_that_start_at_once_one_gets_the_file(tmp_path: Path) -> No
     header = {"settings": {"seed": 0}, "environment": {"code": "x"}}
     code = (
         "import sys, time; from pathlib import Path; from harness.journal import Journal, JournalError\n"
-        "while not Path(sys.argv[1]).exists(): pass\n"
+        "go, end, path = map(Path, sys.argv[1:]); print('ready', flush=True)\n"
+        "while not go.exists(): pass\n"
         "try:\n"
-        f"    journal = Journal.open(Path(sys.argv[2]), {header!r}, resume=True)\n"
-        "    journal.append('rounds', [{}]); time.sleep(2); print('mine')\n"
-        "except JournalError: print('theirs')\n"
+        f"    journal = Journal.open(path, {header!r}, resume=True)\n"
+        "    journal.append('rounds', [{}]); print('mine', flush=True)\n"
+        "    while not end.exists(): time.sleep(0.01)\n"
+        "except JournalError: print('theirs', flush=True)\n"
     )
-    go, path = tmp_path / "go", tmp_path / "results.jsonl"
-    several = [
-        subprocess.Popen([sys.executable, "-c", code, str(go), str(path)], cwd=ROOT, stdout=subprocess.PIPE, text=True)
-        for _ in range(3)
-    ]
-    time.sleep(4)
-    go.touch()
-    assert sorted(each.communicate(timeout=60)[0].strip() for each in several) == ["mine", "theirs", "theirs"]
+    go, end, path = tmp_path / "go", tmp_path / "end", tmp_path / "results.jsonl"
+    command = [sys.executable, "-c", code, *map(str, (go, end, path))]
+    several = [subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) for _ in range(3)]
+    said: list[list[str]] = []
+    for signal_file in (go, end):
+        said.append([each.stdout.readline().strip() for each in several if each.stdout])
+        signal_file.touch()
+    assert said[0] == ["ready"] * 3
+    assert sorted(said[1]) == ["mine", "theirs", "theirs"]
+    assert [each.communicate(timeout=60)[0] for each in several] == [""] * 3
     assert len(path.read_text().splitlines()) == 2
 
 
-def test_one_file_has_one_writer(finished: Finished, tmp_path: Path) -> None:
+def test_one_file_has_one_writer(finished: Finished, tmp_path: Path, run_here: RunHere) -> None:
     fcntl = pytest.importorskip("fcntl")
     path = copied(finished, tmp_path)
     with path.open("rb") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
-        done = run("--out", str(tmp_path), "--resume")
-    assert done.returncode == 2
-    assert "being written by another run" in done.stderr
+        code, errors = run_here("--out", str(tmp_path), "--resume")
+    assert code == 2
+    assert "being written by another run" in errors
 
 
 def test_an_interrupt_keeps_finished_results(tmp_path: Path) -> None:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
+from typing import Any
 
 import torch
-import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from knockout.boost import Adaptive
 from knockout.nn import PyramidEncoder, Sharpen
 from tests.cases import randn
+from tests.process_group import GROUPS, Workers
 
 DIM, STEPS = 16, 3
 
@@ -36,11 +34,9 @@ def batch(number: int) -> tuple[Tensor, Tensor]:
     return randn(4, 20, DIM, seed=number, dtype=torch.float32), torch.arange(20) < lengths
 
 
-def process(rank: int, folder: str) -> None:
-    os.environ.update(MASTER_ADDR="127.0.0.1", GLOO_SOCKET_IFNAME="lo")
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", f"file://{folder}/meeting", world_size=2, rank=rank)
-    made = DistributedDataParallel(model())
+def in_parallel(rank: int) -> dict[str, Any]:
+    """The state that a process ends with, in lists: tensors would go through shared memory."""
+    made = DistributedDataParallel(model(), process_group=GROUPS[2])
     if rank:
         with torch.no_grad():
             made.module.pools["0"].topk.sharpness.fill_(99.0)  # the buffers of the first process count
@@ -50,12 +46,10 @@ def process(rank: int, folder: str) -> None:
         x, mask = (each[2 * rank : 2 * rank + 2] for each in batch(number))
         step(made, optimizer, x, mask)
         schedule.step()
-    torch.save(made.module.state_dict(), f"{folder}/{rank}.pt")
-    dist.destroy_process_group()
+    return {name: each.tolist() for name, each in made.module.state_dict().items()}
 
 
-def test_two_processes_learn_what_one_would(tmp_path: Path) -> None:
-    mp.spawn(process, (str(tmp_path),), nprocs=2)  # type: ignore[attr-defined, no-untyped-call]
+def test_two_processes_learn_what_one_would(workers: Workers) -> None:
     alone = model()
     optimizer = torch.optim.SGD(alone.parameters(), lr=0.5)
     schedule = Sharpen(alone, STEPS, hold=0.0)
@@ -63,10 +57,9 @@ def test_two_processes_learn_what_one_would(tmp_path: Path) -> None:
         step(alone, optimizer, *batch(number))
         schedule.step()
     start = model().state_dict()
-    for rank in range(2):
-        found = torch.load(tmp_path / f"{rank}.pt", weights_only=True)
+    for found in workers.check(in_parallel, size=2):
         assert found.keys() == start.keys()
         for name, each in alone.state_dict().items():
-            torch.testing.assert_close(found[name], each, rtol=1e-4, atol=1e-5)
+            torch.testing.assert_close(torch.tensor(found[name], dtype=each.dtype), each, rtol=1e-4, atol=1e-5)
     moved = [name for name, each in alone.state_dict().items() if not torch.equal(each, start[name])]
     assert {"pools.0.scorer.weight", "pools.0.topk.sharpness"} <= set(moved)

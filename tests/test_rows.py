@@ -521,8 +521,10 @@ def test_an_integer_tensor_in_a_safetensors_file(tmp_path: Path) -> None:
 
 
 def test_half_numbers_that_numpy_does_not_have(tmp_path: Path) -> None:
-    with pytest.raises(TypeError, match="open the safetensors file for PyTorch"):
-        PICKED.apply(tensors(torch.zeros(N, D, dtype=torch.bfloat16), tmp_path, "np"))
+    for _ in range(2):
+        with pytest.raises(TypeError, match="open the safetensors file for PyTorch"):
+            PICKED.apply(tensors(torch.zeros(N, D, dtype=torch.bfloat16), tmp_path, "np"))
+        pytest.importorskip("ml_dtypes")  # NumPy has them from then on; JAX and ONNX import it too
 
 
 def test_a_source_that_changes_its_dtype(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,10 +26,11 @@ from knockout.backends import NAMES, available, force
 from knockout.ops.choice import choose
 from tests.cases import INF, NAN, ROOT, randn
 
-SECONDS = 3.0  # of stress
+# Of stress. Thousands of calls in a second; a race that is lost more rarely is for the slow tests.
+SECONDS = pytest.mark.parametrize("seconds", [1.0, pytest.param(10.0, marks=pytest.mark.slow)])
 
 
-def in_a_process(function: Callable[..., None], *arguments: str, backend: str = "auto") -> None:
+def in_a_process(function: Callable[..., None], *arguments: str | float, backend: str = "auto") -> None:
     """Run a function of this module in a new process."""
     code = f"from tests import test_stress; test_stress.{function.__name__}(*{arguments})"
     process = subprocess.run(
@@ -114,7 +115,7 @@ class InWorkers(Dataset[list[Any]]):
         return [each.float().numpy() for each in run(number)]
 
 
-def everything_at_once() -> None:
+def everything_at_once(seconds: float) -> None:
     torch.set_num_threads(2)
     expected, other, loaded = results_alone(), torch.zeros(10_000), 0
     in_float = [[[each.float() for each in alone] for alone in some] for some in expected]
@@ -132,7 +133,7 @@ def everything_at_once() -> None:
             with force(name):
                 run(0)
 
-    end = time.monotonic() + SECONDS
+    end = time.monotonic() + seconds
     with Threads(jobs, jobs, change_other_tensors, force_in_and_out):
         while time.monotonic() < end or loaded == 0:
             loader = DataLoader(InWorkers(), None, num_workers=2, multiprocessing_context="fork", timeout=60)
@@ -142,11 +143,12 @@ def everything_at_once() -> None:
     assert available()[:2] == ["reference", "cpu"]
 
 
-def test_threads_and_forked_workers_get_what_one_call_gets_alone() -> None:
-    in_a_process(everything_at_once)
+@SECONDS
+def test_threads_and_forked_workers_get_what_one_call_gets_alone(seconds: float) -> None:
+    in_a_process(everything_at_once, seconds)
 
 
-def forcing() -> None:
+def forcing(seconds: float) -> None:
     sys.setswitchinterval(1e-6)
     scores = torch.zeros(1)
 
@@ -158,12 +160,13 @@ def forcing() -> None:
         return work
 
     with Threads(*map(repeat, ("reference", "auto", "cpu", "auto"))):
-        time.sleep(SECONDS)
+        time.sleep(seconds)
     assert available()[:2] == ["reference", "cpu"]
 
 
-def test_backends_forced_by_many_threads() -> None:
-    in_a_process(forcing)
+@SECONDS
+def test_backends_forced_by_many_threads(seconds: float) -> None:
+    in_a_process(forcing, seconds)
 
 
 # --- inputs that change during the call -----------------------------------------------------------
@@ -211,8 +214,8 @@ def drifting(tensor: Tensor) -> Callable[[], None]:
     return work
 
 
-def race(name: str) -> None:
-    """Call the operators for some seconds while threads change their inputs."""
+def race(name: str, seconds: float) -> None:
+    """Call the operators while threads change their inputs."""
     sys.setswitchinterval(1e-5)  # or the calls would mostly wait for the other threads
     scores, mask = randn(2000).float().requires_grad_(), randn(2000) > 0.0
     values, gradient = randn(2000, 8).float().requires_grad_(), torch.ones(64, 8)
@@ -242,13 +245,14 @@ def race(name: str) -> None:
     }
     work = apply if name in ("weight", "member") else all_of_it
     work()  # the first backward pass imports much
-    end = time.monotonic() + SECONDS
+    end = time.monotonic() + seconds
     with Threads(*changes[name]):
         while time.monotonic() < end:
             with suppress(RuntimeError, IndexError):  # an index out of range, say
                 work()
 
 
+@SECONDS
 @pytest.mark.parametrize(
     ("name", "backend"),
     [
@@ -256,5 +260,5 @@ def race(name: str) -> None:
         *((name, "reference") for name in ("scores", "member")),
     ],
 )
-def test_inputs_that_another_thread_changes_do_not_end_the_process(name: str, backend: str) -> None:
-    in_a_process(race, name, backend=backend)
+def test_inputs_that_another_thread_changes_do_not_end_the_process(name: str, backend: str, seconds: float) -> None:
+    in_a_process(race, name, seconds, backend=backend)

@@ -161,6 +161,9 @@ class _Array:
         return out
 
 
+_OPEN_FOR_PYTORCH = 'open the safetensors file for PyTorch: safe_open(path, "pt")'
+
+
 class _Slice:
     """Reads ``get_slice(name)`` of a safetensors file. It can only be sliced: runs of adjacent rows are one slice."""
 
@@ -178,8 +181,12 @@ class _Slice:
                 for run in np.split(rows, np.flatnonzero(np.diff(rows) != 1) + 1)
             ]
         except TypeError as error:  # NumPy has no bfloat16
-            raise TypeError(f'values: {error}; open the safetensors file for PyTorch: safe_open(path, "pt")') from None
-        return torch.cat(runs) if isinstance(runs[0], Tensor) else np.concatenate(runs)
+            raise TypeError(f"values: {error}; {_OPEN_FOR_PYTORCH}") from None
+        if isinstance(runs[0], Tensor):
+            return torch.cat(runs)
+        if runs[0].dtype.kind != "f":  # once ml_dtypes is imported it has, but PyTorch does not take it
+            raise TypeError(f"values: {runs[0].dtype} is not a type that PyTorch takes from NumPy; {_OPEN_FOR_PYTORCH}")
+        return np.concatenate(runs)
 
 
 class _Arrow:
