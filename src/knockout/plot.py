@@ -1,24 +1,33 @@
-"""Plots of a selection from a few candidates: the tournament as a bracket, and the weights as a matrix.
+"""Plots of a selection from a few candidates: the tournament as a bracket, the weights as a matrix, both on a web page.
 
-They need matplotlib, ``pip install 'knockout-topk[plot]'``. Both draw into ``ax`` or a new figure, and return the axes:
+``bracket`` and ``weights`` need matplotlib, ``pip install 'knockout-topk[plot]'``. They draw into ``ax`` or a new
+figure, and return the axes:
 
 >>> import torch, knockout
 >>> picked = knockout.select(torch.tensor([0.1, 0.9, 0.7, 0.3, 0.8]), k=2)
 >>> knockout.plot.bracket(picked, names="abcde").figure.savefig("bracket.png")  # doctest: +SKIP
 >>> knockout.plot.weights(picked, names="abcde").get_ylabel()
 'slots'
+
+``explore`` needs nothing. It writes a page where the scores can be dragged:
+
+>>> knockout.plot.explore(picked, "explorer.html", names="abcde")  # doctest: +SKIP
+PosixPath('explorer.html')
 """
 
 from __future__ import annotations
 
 import operator
 from collections.abc import Iterator, Sequence
+from os import PathLike
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, SupportsIndex
 
 from torch import Tensor
 
 from knockout.boost import Boost
 from knockout.candidates import candidates
+from knockout.explorer import MOST_ON_PAGE, page, state_of
 from knockout.ops.reference.tournament import enter, play, played_rounds
 from knockout.quota import Quota
 from knockout.selection import Selection
@@ -26,7 +35,7 @@ from knockout.selection import Selection
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["bracket", "weights"]
+__all__ = ["bracket", "explore", "weights"]
 
 MOST = 64  # candidates that a plot has room for
 INK, PALE = "#16325c", "#c3c8d1"
@@ -46,18 +55,12 @@ def bracket(selection: Selection, row: Row = 0, names: Sequence[object] | None =
         names: of the candidates; by default their indices.
         ax: axes to draw into; by default those of a new figure.
     """
-    labels = _checked_labels(selection, names)
-    origin = selection._origin
-    if origin is None:
-        raise ValueError(
-            "selection must come straight from knockout.select: a bracket is played again from its scores, which other "
-            "methods, torch.func and torch.compile do not keep"
-        )
+    labels = _labels(_checked_names(selection, names))
+    scores, mask, boost = _origin(selection, "a bracket")
     row = _index(row, selection)
-    scores = origin.scores.detach().expand(*selection.indices.shape[:-1], -1)[row]
-    mask = None if origin.mask is None else origin.mask.expand(*selection.indices.shape[:-1], -1)[row]
+    scores, mask = scores[row], None if mask is None else mask[row]
     shown = _weights(selection, row)
-    seeds, levels = _levels(scores, mask, int(selection.mask[row].sum()), origin.boost)
+    seeds, levels = _levels(scores, mask, int(selection.mask[row].sum()), boost)
     # The last field is in the order of scores, the slots perhaps in that of positions: a slot is found by its leader.
     last = {seeds[next(_leaves(levels, len(levels) - 1, node.place))]: node.place for node in levels[-1]}
     leaders = [leader for leader in selection.indices[row].tolist() if leader >= 0]
@@ -95,7 +98,7 @@ def weights(selection: Selection, row: Row = 0, names: Sequence[object] | None =
 
     The arguments are those of ``bracket``; the selection may come from any method.
     """
-    labels = _checked_labels(selection, names)
+    labels = _labels(_checked_names(selection, names))
     row = _index(row, selection)
     shown = _weights(selection, row)
     k, n = shown.shape
@@ -118,6 +121,41 @@ def weights(selection: Selection, row: Row = 0, names: Sequence[object] | None =
     for side in ax.spines.values():
         side.set_visible(False)
     return ax
+
+
+def explore(
+    selection: Selection,
+    path: str | PathLike[str] = "explorer.html",
+    row: Row = 0,
+    names: Sequence[object] | None = None,
+) -> Path:
+    """Write a web page to play with the tournament: drag its scores, change k and the boost, see weights and gradients.
+
+    The page opens with the scores, mask, k, boost, order and ``hard`` of the selection. It is one file, which needs
+    neither a server nor a network. It computes in float64: of scores in float32 the last digits may differ.
+
+    Args:
+        selection: made by ``knockout.select`` from at most 32 candidates.
+        path: of the file; one that is there is replaced.
+        row, names: as of ``bracket``.
+
+    Returns:
+        The path; ``webbrowser.open(path.absolute().as_uri())`` opens it.
+    """
+    labels = _checked_names(selection, names, MOST_ON_PAGE)
+    scores, mask, boost = _origin(selection, "the page")
+    row = _index(row, selection)
+    _weights(selection, row)  # refuses invalid rows
+    state = state_of(
+        scores[row],
+        None if mask is None else mask[row],
+        boost,
+        selection[row] if row else selection,
+        None if names is None else labels,
+    )
+    path = Path(path)
+    path.write_text(page(state), encoding="utf-8")
+    return path
 
 
 class Node(NamedTuple):
@@ -201,16 +239,33 @@ def _weights(selection: Selection, row: tuple[int, ...]) -> Tensor:
     return shown
 
 
-def _checked_labels(selection: Selection, names: Sequence[object] | None) -> list[str]:
-    """Check the selection and the names of its candidates, and return these as labels."""
+def _checked_names(selection: Selection, names: Sequence[object] | None, most: int = MOST) -> list[str]:
+    """Check the selection and the names of its candidates, and return these as texts."""
     if not isinstance(selection, Selection):
         raise TypeError(f"selection must be a knockout.Selection; got {type(selection).__name__}")
-    if selection.n > MOST:
-        raise ValueError(f"selection must be from at most {MOST} candidates, for a picture; got n = {selection.n}")
+    if selection.n > most:
+        raise ValueError(f"selection must be from at most {most} candidates, for a picture; got n = {selection.n}")
     names = range(selection.n) if names is None else names
     if len(names) != selection.n:
         raise ValueError(f"names must be as many as candidates, n = {selection.n}; got {len(names)}")
-    return [str(name).replace("$", r"\$") for name in names]  # matplotlib would read $...$ as a formula
+    return [str(name) for name in names]
+
+
+def _labels(names: list[str]) -> list[str]:
+    return [name.replace("$", r"\$") for name in names]  # matplotlib would read $...$ as a formula
+
+
+def _origin(selection: Selection, what: str) -> tuple[Tensor, Tensor | None, Boost]:
+    """The scores and the mask that were selected from, for all rows, and the boost."""
+    origin = selection._origin
+    if origin is None:
+        raise ValueError(
+            f"selection must come straight from knockout.select: {what} is played again from its scores, which other "
+            "methods, torch.func and torch.compile do not keep"
+        )
+    batch = selection.indices.shape[:-1]
+    scores = origin.scores.detach().expand(*batch, -1)
+    return scores, None if origin.mask is None else origin.mask.expand(*batch, -1), origin.boost
 
 
 def _index(row: Row, selection: Selection) -> tuple[int, ...]:
