@@ -66,10 +66,16 @@ def scored(batch: int, n: int, seed: int = 0) -> tuple[Tensor, ...]:
     return x, x[..., 0].contiguous(), mask
 
 
+def unpooled() -> PyramidEncoder:
+    layers = [nn.TransformerEncoderLayer(DIM, 2, 32, batch_first=True, dropout=0.0)]
+    return PyramidEncoder(layers, lengths={0: 8}, keep=1, hard_eval=True, unpool=True, output=("x", "leaders"))
+
+
 # What makes a layer, and what draws inputs for it.
 MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[..., tuple[Tensor, ...]]]] = {
     "pool": (Encode, inputs),
     "pyramid": (pyramid, inputs),
+    "unpooled": (unpooled, inputs),
     "topk": (topk, scored),
 }
 

@@ -213,6 +213,27 @@ def test_an_adaptive_boost_is_saved_with_the_settings(tmp_path: Path) -> None:
     same_bits(again(**batch())[0], model(**batch())[0])
 
 
+def test_a_boost_that_is_a_tensor_is_saved_as_its_number(tmp_path: Path) -> None:
+    model = pooled(make(), boost=torch.tensor(4.0))
+    model.save_pretrained(tmp_path)
+    again: Any = hf.from_pretrained(tmp_path)
+    assert again.pools["2"].boost == Relative(4.0)
+    same_bits(again(**batch())[0], model(**batch())[0])
+
+
+@pytest.mark.parametrize("family", ["Bert", "T5Encoder"])
+def test_replicas_of_data_parallel(family: str) -> None:
+    """As ``nn.DataParallel`` makes them: a module of the same class around the same dictionaries."""
+    model = pooled(make(family))
+    replicas = {part: part._replicate_for_data_parallel() for part in model.modules()}
+    for part, replica in replicas.items():
+        for name, child in part.named_children():
+            setattr(replica, name, replicas[child])
+        for name, weight in part._parameters.items():
+            setattr(replica, name, weight)
+    same_bits(replicas[model](**batch())[0], model(**batch())[0])
+
+
 def test_another_head_on_a_saved_model(tmp_path: Path) -> None:
     model = pooled(make())
     model.save_pretrained(tmp_path)

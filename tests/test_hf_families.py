@@ -307,6 +307,52 @@ def test_the_vision_tower_of_two(family: str) -> None:
     same_bits(found.text_embeds, expected.text_embeds)
 
 
+# --- what moves tokens, or where they are ---------------------------------------------------------
+
+
+@pytest.mark.parametrize("family", ["Bert", "DebertaV2", "DINOv3ViT", "ModernBert", "MPNet", "T5Encoder"])
+@pytest.mark.parametrize("padding", [False, True])
+def test_slots_in_another_order_are_the_same_tokens(family: str, padding: bool) -> None:
+    plain, inputs = make(family), batch(family, padding)
+    model = pooled(copy.deepcopy(plain), {0: 64}, order="score")
+    out, expected = model(**inputs), plain(**inputs).last_hidden_state
+    moved = expected.gather(1, out.leaders.clamp(min=0).unsqueeze(-1).expand(-1, -1, 32))
+    real = out.attention_mask.bool()
+    assert not torch.equal(out.leaders, torch.arange(out.leaders.shape[1]).expand_as(out.leaders))
+    close(out.last_hidden_state[real], moved[real])
+
+
+def test_position_ids_go_with_their_tokens() -> None:
+    plain, inputs = make("ModernBert"), batch("ModernBert")
+    model = pooled(copy.deepcopy(plain), {0: 64}, order="score")
+    where = 3 * torch.arange(40).unsqueeze(0)
+    out, expected = model(**inputs, position_ids=where), plain(**inputs, position_ids=where).last_hidden_state
+    moved = expected.gather(1, out.leaders.clamp(min=0).unsqueeze(-1).expand(-1, -1, 32))
+    real = out.attention_mask.bool()
+    torch.testing.assert_close(out.last_hidden_state[real], moved[real], rtol=0, atol=1e-6)
+    default = plain(**inputs).last_hidden_state
+    assert (default - expected).abs().max() > 1e-5
+
+
+@pytest.mark.parametrize("family", TEXTS)
+def test_padding_where_the_class_token_should_be(family: str) -> None:
+    inputs = batch(family)
+    inputs["attention_mask"][1, :3] = 0
+    if CASES[family].kept:
+        with pytest.raises(ValueError, match=r"attention_mask must be 1 for the first token, .* Pad at the end"):
+            pooled(make(family))(**inputs)
+    inputs["attention_mask"][1] = 0  # a sequence of padding alone
+    model = pooled(make(family), keep=CASES[family].kept)
+    assert model(**inputs).attention_mask.sum(dim=-1).tolist() == [12, 0, 7]
+
+
+def test_a_mask_of_another_length() -> None:
+    model = pooled(make("T5Encoder"))
+    for mask in (torch.ones(3, 39), torch.ones(2, 40)):
+        with pytest.raises(ValueError, match=r"attention_mask must have shape \(3, 40\), that of the tokens; got"):
+            model(batch()["input_ids"], mask.long())
+
+
 # --- refusals -------------------------------------------------------------------------------------
 
 
@@ -330,6 +376,26 @@ def test_a_single_layer_with_a_convolution() -> None:
     model = make("DebertaV2 with a convolution", num_hidden_layers=1)
     with pytest.raises(ValueError, match="its convolution needs all tokens"):
         hf.pool(model, {0: 8})
+
+
+@pytest.mark.parametrize("head", ["ForSequenceClassification", "ForMultipleChoice"])
+def test_a_mean_over_all_tokens_needs_all_of_them(head: str) -> None:
+    name = f"ModernBert{head}"
+    plain = getattr(transformers, name)(config_of("ModernBert", classifier_pooling="mean")).eval()
+    with pytest.raises(ValueError, match=f'classifier_pooling must be "cls" for a pooled {name}.*unpool=True'):
+        hf.pool(copy.deepcopy(plain), LENGTHS)
+    inputs = batch("ModernBert")
+    if head == "ForMultipleChoice":
+        inputs = {key: x.unsqueeze(0) for key, x in inputs.items()}
+    close(pooled(copy.deepcopy(plain), {0: 64}, unpool=True)(**inputs).logits, plain(**inputs).logits)
+    pooled(plain, unpool=True)(**inputs)
+
+
+@pytest.mark.parametrize("family", ["Dinov2", "Dinov2WithRegisters", "DINOv3ViT"])
+def test_backbones_read_other_layers(family: str) -> None:
+    model = getattr(transformers, f"{family}Backbone")(config_of(family))
+    with pytest.raises(ValueError, match=f"got {family}Backbone, which takes those of layers"):
+        hf.pool(model, LENGTHS, unpool=True)
 
 
 # --- a family of one's own ------------------------------------------------------------------------

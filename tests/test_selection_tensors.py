@@ -238,6 +238,15 @@ def test_saved_and_loaded(kind: str) -> None:
     agree(pickle.loads(pickle.dumps(picked)), picked)
 
 
+def test_results_are_loaded() -> None:
+    result = knockout.topk(VALUES, SCORES, k=2)
+    loaded = torch.load(saved(result), weights_only=True)
+    assert type(loaded) is type(result)
+    assert torch.equal(loaded.values, result.values)
+    pooled = knockout.nn.TokenPool(VALUES.shape[-1], k=2).to(VALUES.dtype)(VALUES)
+    assert torch.equal(torch.load(saved(pooled), weights_only=True).x, pooled.x)
+
+
 def test_boosts_are_loaded() -> None:
     for boost in (*BOOSTS, Adaptive(torch.tensor(2.0), unit=3)):
         assert repr(torch.load(saved(boost))) == repr(boost)

@@ -14,8 +14,8 @@ from knockout.torch_private import is_transforming
 
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 MAX_K_NEEDS_COUNTS = (
-    "max_k must come with a tensor k, a count for each row; got max_k = {!r} and k = {!r}. For one count for all rows "
-    "pass k alone"
+    "max_k must come with a tensor k, a count for each row; got max_k = {!r} and k = {!r}. For counts pass k as a "
+    "tensor of integers, for one count for all rows pass k alone"
 )
 
 

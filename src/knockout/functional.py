@@ -86,8 +86,8 @@ def topk(
         k: how many to select, 1 <= k <= n. Or a fraction between 0 and 1 of the active candidates of each row, rounded
             up. The result has slots for that fraction of all n; those that a row does not fill are empty. Or a count
             for each row: an integer tensor (...,) from 0 to ``max_k``, that broadcasts with the batch dimensions of
-            scores; see ``max_k``. With k = n all rows pass, in order, and no gradient reaches the scores through the
-            values: there is nothing to choose.
+            scores; see ``max_k``. With k = n all rows pass, in ``order``, and no gradient reaches the scores through
+            the values: there is nothing to choose.
         boost: how decisively the better of a pair wins. To train, use the layers of ``knockout.nn`` with nothing set:
             they measure the scale of the scores. Or leave the boost out, for scores whose spread is about 0.1 to 10
             (the mean gap between their better and their worse half without the widest eighth of the gaps, about 1.3

@@ -171,6 +171,17 @@ class HardPlan(SparsePlan):
         chosen = torch.where((place < n).unsqueeze(-1), embedding(row, values), 0.0)
         return torch.where(self.valid.unsqueeze(-1), chosen, torch.nan)
 
+    def spread(self, y: Tensor) -> Tensor:
+        if not is_exporting():
+            return super().spread(y)
+        place, (k, d) = self.member.squeeze(-1), y.shape[-2:]
+        batch = torch.broadcast_shapes(y.shape[:-2], place.shape[:-1])
+        slots = torch.arange(k, device=place.device).expand(*batch, k)
+        slot = slots.new_full((*batch, self.n + 1), k).scatter(-1, place.expand(*batch, k), slots)[..., :-1]
+        back = y.expand(*batch, k, d).gather(-2, slot.clamp(max=k - 1).unsqueeze(-1).expand(*batch, self.n, d))
+        back = torch.where((slot < k).unsqueeze(-1), back, 0.0)
+        return torch.where(self.valid.unsqueeze(-1), back, torch.nan)
+
 
 @dataclass(eq=False)
 class DensePlan(Plan):

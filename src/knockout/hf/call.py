@@ -64,7 +64,7 @@ class Call:
 
     def _start(self, x: Tensor) -> None:
         batch, n, _ = x.shape
-        real = None if self.mask is None else self.mask.to(x.device).bool()
+        real = None if self.mask is None else _checked(self.mask, batch, n, self.keep).to(x.device).bool()
         leaders = torch.arange(n, device=x.device).expand(batch, n)
         positions = leaders.float()
         if real is not None:
@@ -88,13 +88,11 @@ class Call:
 
     def _as_given(self) -> bool:
         """Whether all tokens are left where they were. Then layers get what they would get without pools."""
-        tokens, given = self.tokens, self.given
-        if tokens is given:
+        leaders, given = self.tokens.leaders, self.given.leaders
+        if leaders is given:
             return True
-        if tokens.leaders.shape != given.leaders.shape:
-            return False
-        # With padding, tokens may have moved. Looking at it would be too much for a graph; models look at it too.
-        return given.real is None or (not torch.compiler.is_compiling() and bool(given.real.all()))
+        # With padding or another order of the slots, tokens may have moved. A graph cannot look at that.
+        return leaders.shape == given.shape and not torch.compiler.is_compiling() and torch.equal(leaders, given)
 
     def _changed(
         self, layer: Any, args: tuple[Any, ...], options: dict[str, Any]
@@ -109,6 +107,17 @@ class Call:
         args = tuple([inputs.get(name, arg) for name, arg in zip(names, args, strict=True)])
         more = {name: value for name, value in inputs.items() if name not in names}
         return args, {**options, **{name: x for name, x in more.items() if name in options or x is not None}}
+
+
+def _checked(mask: Tensor, batch: int, n: int, keep: int) -> Tensor:
+    if mask.shape != (batch, n):
+        raise ValueError(f"attention_mask must have shape {(batch, n)}, that of the tokens; got {tuple(mask.shape)}")
+    if keep and not torch.compiler.is_compiling() and ((mask[:, 0] == 0) & mask.any(dim=-1)).any():
+        raise ValueError(
+            f"attention_mask must be 1 for the first token, since the first {keep} are always kept; got padding in "
+            "front. Pad at the end (of a tokenizer: padding_side='right'), or pass keep=0 to knockout.hf.pool"
+        )
+    return mask
 
 
 class CurrentCall:

@@ -23,7 +23,7 @@ class PooledOutput(BaseModelOutputWithPoolingAndCrossAttentions):
     """The output of a pooled model: that of the architecture for the remaining tokens, and which tokens these are.
 
     ``hidden_states``, with ``output_hidden_states=True``, are those that each layer returned, before pooling; the last
-    is ``last_hidden_state``. Models with a head return their own output, without the fields below.
+    is ``last_hidden_state`` where it is so without pools. Models with a head return their own output, without the fields below.
     """
 
     attention_mask: Tensor | None = None  # (batch, length) int64 as a tokenizer's: 0 for an empty slot
@@ -42,7 +42,9 @@ class PooledModel(nn.Module):
     _architecture: type[nn.Module]
 
     def __new__(cls, *args: Any, **options: Any) -> Any:
-        return cls._architecture(*args, **options)  # without pools: type(model)(config), and its from_pretrained
+        if args or options:  # type(model)(config), and its from_pretrained: a model without pools
+            return cls._architecture(*args, **options)
+        return super().__new__(cls)  # replicas of DataParallel, and copies
 
     def __reduce__(self) -> Any:
         # A class that is made when it is needed is not found by its name.
@@ -76,7 +78,8 @@ def pooled_class(plain: Any) -> Any:
 
 def _blank(plain: Any) -> nn.Module:
     """A pooled model without anything in it, for copies and pickles."""
-    model: nn.Module = object.__new__(pooled_class(plain))
+    kind = pooled_class(plain)
+    model: nn.Module = kind.__new__(kind)
     return model
 
 

@@ -43,8 +43,9 @@ def pool(
     registers, at the front, are always kept. For a batch that is shorter than ``lengths``, the output is as before.
 
     Args:
-        model: one of the families in docs/pretrained.md, or a ``SentenceTransformer``. A model with a head, or with
-            other encoders beside this one, as CLIP has, is taken too.
+        model: one of the families in docs/pretrained.md, or a ``SentenceTransformer`` (itself: with the model inside of
+            it pooled, it would count padding). A model with a head, or with other encoders beside this one, as CLIP
+            has, is taken too.
         lengths: how many tokens are left after which layer: ``{1: 128, 3: 64}``, or one entry a layer, None for no
             pooling. Or else
         ratios: likewise, as fractions of the tokens of each sequence.
@@ -127,8 +128,8 @@ def _owner_of(model: transformers.PreTrainedModel) -> tuple[Any, Family]:
         )
     if len(encoders) > 1:
         raise ValueError(
-            f"model must have one encoder that can be pooled; got {name} with {len(encoders)}. Pass one of them: "
-            + ", ".join(type(part).__name__ for part, _ in encoders)
+            f"model must have one encoder that can be pooled; got {name} with {len(encoders)}. Pool one of them by "
+            "itself, and save it by itself: " + ", ".join(type(part).__name__ for part, _ in encoders)
         )
     return encoders[0]
 
@@ -140,9 +141,18 @@ def _is_decoder(model: transformers.PreTrainedModel) -> bool:
 
 def _check_head(model: transformers.PreTrainedModel, owner: Any, unpool: bool) -> None:
     """Check that what comes after the encoder can do with fewer tokens."""
+    name, config = type(model).__name__, model.config
+    if name.endswith("Backbone") or hasattr(config, "vision_feature_layer"):
+        raise ValueError(
+            f"model must use the last hidden states of its encoder; got {name}, which takes those of layers"
+        )
     if unpool:
         return
-    name = type(model).__name__
+    if getattr(config, "classifier_pooling", None) == "mean" and model is not owner:
+        raise ValueError(
+            f'classifier_pooling must be "cls" for a pooled {name}, whose mean is over all tokens; got "mean". Pass '
+            "unpool=True to go back to all tokens"
+        )
     if name.endswith(PER_TOKEN):
         raise ValueError(
             f"model must answer once a sequence, as {type(owner).__name__} itself or a classifier of sequences does; "

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import transformers
-from torch import nn
+from torch import Tensor, nn
 
 import knockout.boost
 from knockout.boost import Boost
@@ -98,6 +98,8 @@ def _pool_by_settings(
 
 def _to_json(option: Any) -> Any:
     """An option of a pool in a form that JSON can hold."""
+    if isinstance(option, Tensor):
+        return option.item()
     if not isinstance(option, Boost):
         return option
     return {"boost": type(option).__name__, **{name: float(number) for name, number in vars(option).items()}}

@@ -26,6 +26,11 @@ class Tokens:
         """Where each token stands in the input, for position embeddings: at its leader. 0 for padding."""
         return self.leaders.clamp(min=0)
 
+    def at_places(self, table: Tensor) -> Tensor:
+        """The rows of a table (batch or 1, all tokens, d) at which the tokens stand, (batch, n, d)."""
+        batch, n = self.leaders.shape
+        return table.expand(batch, -1, -1).gather(1, self.places.unsqueeze(-1).expand(batch, n, table.shape[-1]))
+
     @property
     def distances(self) -> Tensor:
         """places[j] - places[i] (batch, n, n): how far token j is behind token i in the input."""

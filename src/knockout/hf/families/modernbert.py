@@ -19,11 +19,11 @@ class ModernBert(Family):
         return layer.attention_type
 
     def inputs(self, model: Any, layer: Any, tokens: Tokens, given: dict[str, Any]) -> dict[str, Any]:
-        config, kind = model.config, layer.attention_type
+        config = model.config
         _check_attention(config)  # it may have been set since
         inputs = super().inputs(model, layer, tokens, given)
-        inputs["position_embeddings"] = model.rotary_emb(tokens.x, tokens.places, kind)
-        if kind == "sliding_attention":
+        inputs["position_embeddings"] = tuple(tokens.at_places(part) for part in given["position_embeddings"])
+        if layer.attention_type == "sliding_attention":
             near = (tokens.distances.abs() <= config.sliding_window).unsqueeze(1)
             if tokens.real is not None:
                 near = near & tokens.real[:, None, None, :]
