@@ -189,10 +189,10 @@ pictures: $(READY) ## draw the figures of the README again
 	$(BIN)/python -m docs.images.draw
 
 docs: $(READY) ## the documentation site, in build/site: without the network, and warnings are errors
-	$(BIN)/python -m mkdocs build --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
 
 docs-serve: $(READY) ## show the site, and build it anew when a file changes
-	$(BIN)/python -m mkdocs serve
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs serve
 
 tour: $(READY) ## run the notebook of the site again, and keep its results
 	$(BIN)/jupyter execute --inplace docs/tour.ipynb
