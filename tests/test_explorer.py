@@ -67,6 +67,7 @@ def test_ties_byes_empty_slots_and_single_candidates(context: MiniRacer) -> None
         Case([1.0, 2.0, -INF, 4.0], [True, False, True, True], 3, Fixed(1), "position", False),
         Case([1.0, 2.0], [False, False], 2, default, "score", False),
         Case([3.0, 1.0, 2.0], None, 3, Power(20), "score", True),
+        Case([100.0, 1.0, 100.0, 2.0], None, 1, Power(20), "score", False),  # 20^100 counts as e^40
     ):
         found = differences(asked(context, case), expected(case))
         assert max(found.values()) < 1e-12, (case, found)
@@ -104,6 +105,7 @@ STATES = [
 @pytest.mark.parametrize("part", STATES)
 def test_the_address_tells_the_state(context: MiniRacer, part: dict[str, Any]) -> None:
     before = evaluated(context, f"completed({json.dumps(part)})")
+    assert all(before[name] == value for name, value in part.items() if name != "boost")
     address = context.eval(f"toAddress(completed({json.dumps(part)}))")
     told = evaluated(context, f"fromAddress({json.dumps('#' + str(address))})")
     unused = {"relative": ["b"], "adaptive": ["b"], "power": ["c", "unit"], "base": ["c", "unit"]}[
@@ -217,6 +219,15 @@ def test_a_row_of_a_batch_with_names(tmp_path: Path) -> None:
     assert state["scores"] == SCORES.flip(0).tolist()
     assert state["names"] == ["</script><b>", "?", *"cdefgh"]
     assert state["mask"] == [True] * 8
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_scores_have_no_more_digits_than_their_dtype(tmp_path: Path, dtype: torch.dtype) -> None:
+    scores = torch.tensor([0.1, -0.3, 1e-5, 0.7], dtype=dtype)
+    boost = Relative(torch.tensor(0.3, dtype=dtype))
+    state = start_of(knockout.plot.explore(knockout.select(scores, 2, boost), tmp_path / "page.html"))
+    assert state["scores"] == [0.1, -0.3, 1e-5, 0.7]
+    assert state["boost"]["c"] == 0.3
 
 
 def test_a_page_is_one_file_that_loads_nothing() -> None:

@@ -132,7 +132,8 @@ def explore(
     """Write a web page to play with the tournament: drag its scores, change k and the boost, see weights and gradients.
 
     The page opens with the scores, mask, k, boost, order and ``hard`` of the selection. It is one file, which needs
-    neither a server nor a network. It computes in float64: of scores in float32 the last digits may differ.
+    neither a server nor a network. It computes in float64, from the shortest decimals that are the scores in their
+    dtype.
 
     Args:
         selection: made by ``knockout.select`` from at most 32 candidates.

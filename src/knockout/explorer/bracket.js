@@ -3,13 +3,14 @@
 
 const LINE = 20; // from one candidate to the next
 const TOP = 26;
+const BLENDS = 82; // the width of a round that has room for blended scores
 
 function drawBracket(parent, s, made, select) {
   const rounds = made.rounds.length - 1;
   const width = Math.max(parent.clientWidth, 280);
   if (!made.slots.length) return parent.replaceChildren(element("p", {}, "No candidate takes part."));
   const named = made.active.map((i) => nameOf(s, i).length + digits(s.scores[i], 4).length + 1);
-  const left = Math.min(Math.max(...named) * 6.2 + 14, width * 0.32);
+  const left = Math.min(Math.max(68, Math.max(...named) * 6.9 + 16), width * 0.32);
   const right = Math.min(Math.max(100, width * 0.36), 380);
   const step = rounds ? (width - left - right) / rounds : 0;
   const at = (round) => left + round * step;
@@ -27,6 +28,7 @@ function drawBracket(parent, s, made, select) {
     }
   }
   made.slots.forEach(place);
+  parent.classList.toggle("blends", rounds > 1 && step > BLENDS);
   const height = TOP + LINE * (leaves + (made.slots.length - 1) * 0.5) + 8;
   const lines = [];
   const texts = [];
@@ -35,7 +37,7 @@ function drawBracket(parent, s, made, select) {
     const y = heights.get(entry);
     if (!entry.better) {
       // A candidate with byes is an entry once a round; its lines are drawn by these.
-      const name = fitted(nameOf(s, entry.leader), (left - 14) / 6.2 - digits(s.scores[entry.leader], 4).length - 1);
+      const name = fitted(nameOf(s, entry.leader), (left - 14) / 6.6 - digits(s.scores[entry.leader], 4).length - 1);
       texts.push(svg("text", { x: left - 6, y: y + 4, "text-anchor": "end" }, svg("tspan", { class: "name" }, name), " ",
         svg("tspan", { class: "quiet" }, digits(s.scores[entry.leader], 4))));
       return;
@@ -53,7 +55,7 @@ function drawBracket(parent, s, made, select) {
       if (part > 0 && part < 1) texts.push(svg("text", { x: middle - 4, y: from - 3, "text-anchor": "end", class: "share" }, short(part)));
       draw(side, round - 1);
     }
-    if (entry.worse && round < rounds && step > 105) {
+    if (entry.worse && round < rounds && step > BLENDS) {
       texts.push(svg("text", { x: at(round) + 3, y: y - 4, class: "share quiet" },
         `${fitted(nameOf(s, entry.leader), 6)}: ${digits(entry.score.value)}`));
     }
@@ -72,7 +74,7 @@ function drawBracket(parent, s, made, select) {
   });
   const heads = [[0, "start", "candidates"], [width - right + 8, "start", "slots"]];
   for (let round = 1; round <= rounds; round++) {
-    if (step > 56 || rounds < 3) heads.push([at(round) - step * 0.3, "middle", `round ${round}`]);
+    if (step > 68) heads.push([at(round) - step * 0.3, "middle", `round ${round}`]);
     else heads.push([at(round) - step * 0.3, "middle", String(round)]);
   }
   const words = made.slots.map((_, number) => `slot ${number}: ${membersOf(s, made, number).join(" + ")}`).join("; ");
@@ -90,7 +92,7 @@ function membersOf(s, made, slot) {
 
 // As many of the parts of a sum as there is room for.
 function firstOf(parts, room) {
-  let text = fitted(parts[0], room);
+  let text = fitted(parts[0], parts.length > 1 ? room - 4 : room);
   for (const [i, part] of parts.slice(1).entries()) {
     const longer = `${text} + ${part}`;
     if (longer.length + (i < parts.length - 2 ? 4 : 0) > room) return `${text} + …`;

@@ -26,12 +26,16 @@ function makeCandidates(table, state, change) {
       const decimals = Math.min(Math.max(2 - Math.floor(Math.log10(axis.high)), 0), 100);
       setScore(i, Number(Number(bar.value).toFixed(decimals)));
     });
+    // A finger that scrolls the page has touched the bar first: the score goes back to what it was.
+    let before;
+    bar.addEventListener("pointerdown", () => (before = state().scores[i]));
+    bar.addEventListener("pointercancel", () => setScore(i, before));
     // While a bar is dragged the axis stays; then it grows, so that one can go on.
     bar.addEventListener("change", () => change({}));
     const field = element("input", { type: "text", inputmode: "decimal", id: `score-${i}`, autocomplete: "off" });
     field.addEventListener("change", () => {
       const typed = readScore(field.value);
-      if (typed === undefined) field.value = digits(state().scores[i], 17);
+      if (typed === undefined) field.value = typable(state().scores[i]);
       else setScore(i, typed);
     });
     return element("tr", {},
@@ -60,7 +64,7 @@ function makeCandidates(table, state, change) {
     bar.style.setProperty("--from", place(Math.min(score, 0)));
     bar.style.setProperty("--to", place(Math.max(score, 0)));
     bar.style.setProperty("--zero", place(0));
-    field.value = digits(score, 17);
+    field.value = typable(score);
     field.setAttribute("aria-label", `score of candidate ${name}, as a number`);
     mass.firstChild.textContent = short(made.mass[i]);
     mass.style.setProperty("--share", Math.min(made.mass[i], 1) || 0);
@@ -73,6 +77,7 @@ function makeCandidates(table, state, change) {
     const dragged = document.activeElement?.matches(".bar:active");
     if (fresh || !axis || (!dragged && !fits(axis, s.scores))) axis = axisOf(s.scores);
     const largest = Math.max(...slopes.map(Math.abs));
+    table.style.setProperty("--longest", Math.max(...s.scores.map((_, i) => nameOf(s, i).length)));
     children(body, s.scores.length, makeRow).forEach((row, i) => showRow(row, i, s, made, slopes, largest));
   };
 }

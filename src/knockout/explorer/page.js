@@ -56,7 +56,7 @@
     const what = state.candidate < 0
       ? `the blended score of slot ${state.slot}`
       : `the weight of ${nameOf(state, state.candidate)} in slot ${state.slot}`;
-    if (slopes.every((slope) => slope === 0)) return `Gradient of ${what}: none of the scores changes it, however little they move.`;
+    if (slopes.every((slope) => slope === 0)) return `Gradient of ${what}: 0. No score changes it, as long as the pairs stay the same.`;
     return `Gradient of ${what}, by each score${state.hard ? " (of the soft selection: straight-through)" : ""}. ` +
       "Full bars, to the right: a higher score raises it. Hatched bars, to the left: a higher score lowers it.";
   }

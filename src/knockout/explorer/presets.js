@@ -13,7 +13,7 @@ const PRESETS = {
     k: 3,
   },
   outlier: {
-    note: "One score far above the others. The pairs with the widest gaps do not count for the scale of the default boost, so the other slots stay soft. Compare Relative, which counts all pairs.",
+    note: "One score far above the others. The default boost leaves the widest gaps of a round out of its scale, so the outlier hardly changes slot 1: type 1.4 for it, and compare. With Relative, which counts all gaps, it makes slot 1 much softer.",
     scores: [0.4, -0.3, 1.1, 0.2, 14, -0.9, 0.7, -0.1, 0.5, -0.6, 0.9, 0.1, -1.2, 0.3, -0.4, 0.8],
     k: 2,
   },

@@ -50,7 +50,7 @@ function toAddress(state) {
   const strength = strengthOf(kind);
   const off = state.scores.map((_, i) => i).filter((i) => !state.mask[i]);
   const parts = [
-    ["scores", state.scores.map((score) => (score === -Infinity ? "-inf" : String(score))).join(",")],
+    ["scores", state.scores.map(typable).join(",")],
     ["off", off.join(",")],
     ["k", state.k],
     ["boost", kind],
@@ -117,6 +117,8 @@ function fromAddress(text) {
   };
   return { state: completed(part), problems };
 }
+
+const typable = (score) => (score === -Infinity ? "-inf" : String(score));
 
 // A score that was typed or told: a number, or -inf for a candidate that takes no part; undefined for anything else.
 function readScore(text) {

@@ -6,6 +6,7 @@ import math
 from dataclasses import fields
 from typing import TypedDict
 
+import torch
 from torch import Tensor
 
 from knockout.boost import Boost
@@ -31,7 +32,7 @@ class State(TypedDict):
 
 def state_of(scores: Tensor, mask: Tensor | None, boost: Boost, row: Selection, names: list[str] | None) -> State:
     """The state of one row: a selection without batch dimensions from scores (n) and a mask (n)."""
-    numbers = scores.tolist()
+    numbers = [_shortest(number, scores.dtype) for number in scores.tolist()]
     if any(LARGEST < abs(number) < math.inf for number in numbers):
         raise ValueError(f"scores must be from {-LARGEST:g} to {LARGEST:g}, for the page; got {max(numbers, key=abs)}")
     active = [number != -math.inf and (mask is None or bool(mask[i])) for i, number in enumerate(numbers)]
@@ -51,8 +52,18 @@ def state_of(scores: Tensor, mask: Tensor | None, boost: Boost, row: Selection, 
     )
 
 
+def _shortest(number: float, dtype: torch.dtype) -> float:
+    """The decimal with the fewest digits that this number of a dtype is: 0.1 for the float32 next to 0.1."""
+    decimals = (float(f"{number:.{digits}g}") for digits in range(1, 17))
+    return next((decimal for decimal in decimals if torch.tensor(decimal, dtype=dtype).item() == number), number)
+
+
 def _numbers(boost: Boost) -> dict[str, float]:
-    return {field.name: float(getattr(boost, field.name)) for field in fields(boost)}  # type: ignore[arg-type]
+    numbers = ((field.name, getattr(boost, field.name)) for field in fields(boost))  # type: ignore[arg-type]
+    return {
+        name: _shortest(float(number), number.dtype) if isinstance(number, Tensor) else float(number)
+        for name, number in numbers
+    }
 
 
 def _order(scores: Tensor, mask: Tensor | None, k: int, boost: Boost, leaders: list[int]) -> Order:
