@@ -21,8 +21,9 @@ $(READY): pyproject.toml constraints.txt $(KERNELS)
 
 install: $(READY) ## the library, editable, with all tools, in .venv
 
-# A worker a core, each with one thread: most tests are too small to keep two threads busy.
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q --numprocesses auto
+# A worker a core, each with one thread: most tests are too small to keep two threads busy. A worker takes the tests in
+# their order, so that most of what a module sets up is set up once, and the last ones from the other workers.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q --numprocesses auto --dist worksteal
 
 # The examples of a document build on each other: they stay in one process, where the tests are spread over many.
 test: $(READY) ## all tests but the slow ones

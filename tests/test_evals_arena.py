@@ -298,13 +298,13 @@ def test_a_killed_run_keeps_its_results_and_continues(tmp_path: Path) -> None:
     def lines() -> int:
         return journal.read_bytes().count(b"\n") if journal.exists() else 0
 
-    def wait_for(more: int) -> None:
+    def wait_for(more: int, process: subprocess.Popen[str]) -> None:
         until = time.monotonic() + 120
-        while lines() < more and time.monotonic() < until:
+        while lines() < more and time.monotonic() < until and process.poll() is None:
             time.sleep(0.01)
 
     first = begin("--out", str(out))
-    wait_for(2)
+    wait_for(2, first)
     end(first, signal.SIGKILL)
     kept = journal.read_bytes()
     assert lines() >= 2
@@ -313,11 +313,11 @@ def test_a_killed_run_keeps_its_results_and_continues(tmp_path: Path) -> None:
     assert "pass --resume to continue it" in said
     for _ in range(9):
         second = begin("--out", str(out), "--resume")
-        wait_for(max(4, kept.count(b"\n") + 1))  # past the timings
+        wait_for(max(4, kept.count(b"\n") + 1), second)  # past the timings
         code, said = end(second, signal.SIGINT)
         if code != 0:
             break
         journal.write_bytes(kept)  # all was done before the signal came: once more
-    assert code == 130
+    assert code == 130, said
     assert "continue with --resume" in said
     assert journal.read_bytes().startswith(kept[: kept.rfind(b"\n") + 1])

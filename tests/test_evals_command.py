@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import gc
 import json
 import os
 import signal
@@ -55,7 +54,6 @@ def run_here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ResourceWarning)  # the end of a process closes the file of results
             code = main(["reproduce", *arguments])
-            gc.collect()
         return code, capsys.readouterr().err
 
     before = copy.deepcopy(REPLACED)

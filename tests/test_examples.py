@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import gzip
 import subprocess
 import sys
@@ -38,7 +37,6 @@ def run_here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # such as of the file of results, which the end of a process closes
             code = run_command("examples", main)
-            gc.collect()
         return code, capsys.readouterr().err
 
     return run_here

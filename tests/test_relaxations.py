@@ -335,10 +335,10 @@ def test_torch_func_goes_through(name: str) -> None:
 @pytest.mark.parametrize("name", ["softsort", "neuralsort"])
 def test_memory_is_bounded(name: str) -> None:
     seen: list[Tensor] = []
-    values, scores = torch.randn(4, 8192, 2, requires_grad=True), torch.randn(4, 8192, requires_grad=True)
+    values, scores = torch.randn(2, 8192, 2, requires_grad=True), torch.randn(2, 8192, requires_grad=True)
     with Watch(seen):
         SLOTS[name](scores, 512).apply(values).sum().backward()
-    assert max(x.numel() for x in seen) <= DensePlan.CHUNK < 4 * 512 * 8192
+    assert max(x.numel() for x in seen) <= DensePlan.CHUNK < 2 * 512 * 8192
 
 
 @pytest.mark.parametrize("name", MASKS)

@@ -119,7 +119,7 @@ def test_a_kernel_is_launched_for_several_small_rows() -> None:
 
 
 @given(case=drawn_cases(st.integers(1, 40)))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_drawn_cases(case: Case) -> None:
     with force("triton"):
         agree(case)
