@@ -480,6 +480,11 @@ def test_no_width_scrolls_sideways(page: Page, width: int, dark: bool, tmp_path:
         assert page.run("return document.documentElement.scrollWidth") <= width
         inside = "return [...document.querySelectorAll('section')].filter((x) => x.scrollWidth > x.clientWidth).length"
         assert page.run(inside) == 0
+        assert page.find("#bar-0").rect["width"] > 90
+        if width == 1400:  # there is room for all weights
+            assert page.run(
+                "return [...document.querySelectorAll('.scroller')].every((x) => x.scrollWidth <= x.clientWidth)"
+            )
         page.window(width, page.run("return document.documentElement.scrollHeight"), dark)
         time.sleep(0.1)
         picture = folder / f"{name.replace(', ', '-').replace(' ', '-')}-{width}-{'dark' if dark else 'light'}.png"
