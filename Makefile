@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help install test test-slow lint format sanitize fuzz fuzz-kernels fuzz-coverage mutants dist wheel smoke matrix peers reproduce arena learning gpu-check bench examples pictures docs docs-serve tour browser clean
+.PHONY: help install test test-slow lint format sanitize fuzz fuzz-kernels fuzz-coverage mutants dist wheel smoke matrix peers reproduce arena learning gpu-check bench examples pictures docs docs-serve tour browser explorer clean
 
 help: ## list the commands
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -27,7 +27,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q --numprocesses auto --dis
 
 # The examples of a document build on each other: they stay in one process, where the tests are spread over many.
 test: $(READY) ## all tests but the slow ones
-	$(PYTEST) tests
+	$(PYTEST) tests --ignore tests/browser
 	$(BIN)/python -m pytest -q src README.md docs
 
 test-slow: $(READY) ## the whole published grid, and what is built on the operators in plain PyTorch
@@ -198,9 +198,12 @@ docs-serve: $(READY) ## show the site, and build it anew when a file changes
 tour: $(READY) ## run the notebook of the site again, and keep its results
 	$(BIN)/jupyter execute --inplace docs/tour.ipynb
 
-# Debian's packages chromium and chromium-driver; without them the tests are skipped, unless CI is set.
+# Debian's packages chromium and chromium-driver; without them the tests are skipped.
 browser: $(READY) docs ## the explorer and the site in a real browser, headless
-	$(BIN)/python -m pytest -q tests/browser
+	$(BIN)/python -m pytest -q --numprocesses auto tests/browser
+
+explorer: $(READY) ## the arithmetic of the explorer against the library: the largest differences; options in ARGS
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.explorer_differences $(ARGS)
 
 clean: ## remove what the other commands made
 	rm -rf $(VENV) build dist src/*.egg-info src/knockout/ops/cpu/_C.*.so .mypy_cache .pytest_cache .ruff_cache .hypothesis

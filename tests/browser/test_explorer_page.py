@@ -1,4 +1,4 @@
-"""The explorer's page in a browser: Debian's chromium, driven by selenium. Skipped where one of them is missing.
+"""The explorer's page in a browser.
 
 Screenshots go into the folder that KNOCKOUT_SCREENSHOTS names, to be looked at; else into a temporary one.
 """
@@ -6,7 +6,6 @@ Screenshots go into the folder that KNOCKOUT_SCREENSHOTS names, to be looked at;
 from __future__ import annotations
 
 import os
-import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,31 +19,14 @@ import knockout
 from knockout import explorer
 
 pytest.importorskip("selenium.webdriver", reason="selenium is not installed: pip install selenium")
-from selenium.webdriver import ActionChains, Chrome, ChromeOptions, ChromeService, Keys
+from selenium.webdriver import ActionChains, Chrome, Keys
 from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.select import Select
-
-CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
-pytestmark = pytest.mark.skipif(
-    not (CHROMIUM and DRIVER), reason="no chromium here: apt install chromium chromium-driver"
-)
 
 MINUS = "\N{MINUS SIGN}"
 # The first preset, which the page opens with.
 SCORES = torch.tensor([0.3, 1.6, -0.4, 0.9, 2.2, -1.1, 0.1, 1.3, -0.7, 0.6, 1.8, -0.2], dtype=torch.float64)
 PRESETS = ["twelve scores", "ties", "outlier", "near-constant", "uniform, as in the paper", "a trained scorer"]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Chrome]:
-    options = ChromeOptions()
-    options.binary_location = str(CHROMIUM)
-    for argument in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--window-size=1400,1000"):
-        options.add_argument(argument)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    started = Chrome(options=options, service=ChromeService(DRIVER))
-    yield started
-    started.quit()
 
 
 @pytest.fixture(scope="module")
