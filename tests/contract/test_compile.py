@@ -28,9 +28,8 @@ def inputs(batch: int, n: int) -> tuple[Tensor, Tensor]:
 
 
 # Tracing the reference takes seconds: most of that are slow tests.
-QUICK = {"relative", "invalid rows"}
 TRACED = [
-    pytest.param(backend, name, marks=pytest.mark.slow if backend == "reference" and name not in QUICK else ())
+    pytest.param(backend, name, marks=pytest.mark.slow if backend == "reference" and name != "relative" else ())
     for backend in NAMES
     for name in CASES
 ]
