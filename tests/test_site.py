@@ -84,10 +84,9 @@ def test_the_tour_runs_from_top_to_bottom() -> None:
     from nbclient import NotebookClient
 
     notebook: Any = nbformat.read(ROOT / "docs" / "tour.ipynb", as_version=4)  # type: ignore[no-untyped-call]
-    shown = [[output["output_type"] for output in each.get("outputs", [])] for each in notebook.cells]
-    NotebookClient(notebook, timeout=300, kernel_name="python3").execute()
-    assert [[output["output_type"] for output in each.get("outputs", [])] for each in notebook.cells] == shown
+    NotebookClient(notebook, timeout=300, kernel_name="python3").execute()  # its cells have assertions
     text = (ROOT / "docs" / "tour.ipynb").read_text()
+    assert text.count('"image/png"') == 2  # as it was saved, with its pictures
     assert str(Path.home()) not in text
     assert '"stderr"' not in text
 

@@ -20,10 +20,11 @@ from knockout.hf.families import Family
 
 @dataclass
 class PooledOutput(BaseModelOutputWithPoolingAndCrossAttentions):
-    """The output of a pooled model: that of the architecture for the remaining tokens, and which tokens these are.
+    """The output of a pooled model: that of the architecture for the remaining tokens, and which these are.
 
     ``hidden_states``, with ``output_hidden_states=True``, are those that each layer returned, before pooling; the last
-    is ``last_hidden_state`` where it is so without pools. Models with a head return their own output, without the fields below.
+    is ``last_hidden_state`` where it is so without pools. Models with a head return their own output, without the
+    fields below.
     """
 
     attention_mask: Tensor | None = None  # (batch, length) int64 as a tokenizer's: 0 for an empty slot
