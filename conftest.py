@@ -10,6 +10,6 @@ pytest_collect_file = (
     Sybil(parsers=[DocTestParser(optionflags=ELLIPSIS)], patterns=["src/knockout/*.py", "src/knockout/*/*.py"])
     + Sybil(
         parsers=[PythonCodeBlockParser(doctest_optionflags=ELLIPSIS | NORMALIZE_WHITESPACE)],
-        patterns=["README.md", "docs/*.md"],
+        patterns=["README.md", "docs/*.md", "docs/api/*.md"],
     )
 ).pytest()
