@@ -19,6 +19,7 @@ from evals.arena import claims, cost, experiments, fidelity, gradients, learning
 from evals.arena.figures import FIGURES
 from evals.arena.methods import METHODS, SOFT, with_fixed_noise
 from evals.arena.report import report
+from evals.command import main
 from harness.figures import draw_all
 from harness.journal import Journal, Rows
 from knockout import methods
@@ -259,12 +260,12 @@ def test_rows_of_another_experiment_are_noticed() -> None:
     assert not experiments.is_complete("nonsense", [good])
 
 
-# A quick run whose timings, which take most of it, are quicker still.
+# A quick run with fewer timings, which take most of it.
 QUICKER = """
 from dataclasses import replace
 from evals.arena import experiments
 settings_for = experiments.settings_for
-experiments.settings_for = lambda *options: replace(settings_for(*options), patience=0.01)
+experiments.settings_for = lambda *options: replace(settings_for(*options), cells=((256, 8),), patience=0.01)
 from evals.command import main
 raise SystemExit(main())
 """
@@ -288,12 +289,15 @@ def end(process: subprocess.Popen[str], with_signal: signal.Signals | None = Non
     return process.returncode, said
 
 
-def test_a_killed_run_keeps_its_results_and_continues(tmp_path: Path) -> None:
-    out, journal = tmp_path / "arena", tmp_path / "arena" / "results.jsonl"
-    code, said = end(begin("--out", str(out), "--data", str(tmp_path / "nothing")))
-    assert code == 2
-    assert "--data" in said
+def test_data_that_are_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "arena"
+    assert main(["arena", "--quick", "--out", str(out), "--data", str(tmp_path / "nothing")]) == 2
+    assert "--data" in capsys.readouterr().err
     assert not out.exists()
+
+
+def test_a_killed_run_keeps_its_results_and_continues(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out, journal = tmp_path / "arena", tmp_path / "arena" / "results.jsonl"
 
     def lines() -> int:
         return journal.read_bytes().count(b"\n") if journal.exists() else 0
@@ -308,9 +312,8 @@ def test_a_killed_run_keeps_its_results_and_continues(tmp_path: Path) -> None:
     end(first, signal.SIGKILL)
     kept = journal.read_bytes()
     assert lines() >= 2
-    code, said = end(begin("--out", str(out)))
-    assert code == 2
-    assert "pass --resume to continue it" in said
+    assert main(["arena", "--quick", "--out", str(out)]) == 2
+    assert "pass --resume to continue it" in capsys.readouterr().err
     for _ in range(9):
         second = begin("--out", str(out), "--resume")
         wait_for(max(4, kept.count(b"\n") + 1), second)  # past the timings

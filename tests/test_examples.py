@@ -111,6 +111,7 @@ def test_sentences_say_how_to_get_the_model(monkeypatch: pytest.MonkeyPatch) -> 
         sentences.find_model()
 
 
+@pytest.mark.slow  # it reads all of the standard library, as the example of the sentences does too
 def test_there_is_text() -> None:
     texts = {**text_data.reference(), **text_data.library()}
     assert len(texts) > 100

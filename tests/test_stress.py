@@ -26,8 +26,8 @@ from knockout.backends import NAMES, available, force
 from knockout.ops.choice import choose
 from tests.cases import INF, NAN, ROOT, randn
 
-# Of stress. Thousands of calls in a second; a race that is lost more rarely is for the slow tests.
-SECONDS = pytest.mark.parametrize("seconds", [1.0, pytest.param(10.0, marks=pytest.mark.slow)])
+# Of stress. Hundreds of calls; a race that is lost more rarely is for the slow tests.
+SECONDS = pytest.mark.parametrize("seconds", [0.5, pytest.param(10.0, marks=pytest.mark.slow)])
 
 
 def in_a_process(function: Callable[..., None], *arguments: str | float, backend: str = "auto") -> None:

@@ -190,6 +190,7 @@ def test_one_graph_for_every_c_of_a_boost(make: Callable[[float | Tensor], Boost
     assert counter.frame_count == 1
 
 
+@pytest.mark.parametrize("backend", SLOW_REFERENCE, indirect=True)
 @pytest.mark.parametrize("name", SELECTIONS)
 def test_a_selection_can_be_returned(name: str) -> None:
     values, scores, select = randn(4, 30, 4, dtype=torch.float32), separated(4, 30).float(), SELECTIONS[name]
